@@ -1,0 +1,33 @@
+#include "driver/event.h"
+
+#include <chrono>
+
+namespace neuron::driver {
+
+void Event::record(Queue& queue) {
+  queue_ = &queue;
+  if (!timed_) {
+    ticket_ = queue.submitted();
+    return;
+  }
+  nanoseconds_ = std::make_shared<std::atomic<std::int64_t>>(0);
+  ticket_ = submit(queue, "event_record", [at = nanoseconds_] {
+    at->store(std::chrono::steady_clock::now().time_since_epoch().count(), std::memory_order_release);
+  });
+}
+
+void Event::block(Queue& queue) const {
+  if (queue_) block_until(queue, *queue_, ticket_);
+}
+
+double Event::elapsed_ms(const Event& start, const Event& end) {
+  static_assert(std::chrono::steady_clock::period::den == 1'000'000'000);
+  return static_cast<double>(end.nanoseconds_->load() - start.nanoseconds_->load()) * 1e-6;
+}
+
+void block_until(Queue& queue, Queue& other, std::uint64_t ticket) {
+  if (&queue == &other || other.completed() >= ticket) return;
+  submit(queue, "event_wait", [other = &other, ticket] { other->wait(ticket); });
+}
+
+}  // namespace neuron::driver

@@ -1,0 +1,41 @@
+#pragma once
+// A point in a queue. Recording costs no launch unless the event is timed.
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "driver/queue.h"
+
+namespace neuron::driver {
+
+class Event {
+ public:
+  explicit Event(bool timed) : timed_(timed) {}
+
+  void record(Queue& queue);
+  bool recorded() const { return queue_ != nullptr; }
+  bool timed() const { return timed_; }
+  Queue* queue() const { return queue_; }
+
+  // True as well when the event was never recorded, as torch's events have it.
+  bool done() const { return !queue_ || queue_->completed() >= ticket_; }
+  void wait() const {
+    if (queue_) queue_->wait(ticket_);
+  }
+  // Launches behind this call on `queue` start only when the event is done.
+  void block(Queue& queue) const;
+
+  // Wall time between two timed events that are done, in milliseconds.
+  static double elapsed_ms(const Event& start, const Event& end);
+
+ private:
+  bool timed_;
+  Queue* queue_ = nullptr;
+  std::uint64_t ticket_ = 0;
+  std::shared_ptr<std::atomic<std::int64_t>> nanoseconds_;
+};
+
+// Launches behind this call on `queue` start only when `other` has completed `ticket`.
+void block_until(Queue& queue, Queue& other, std::uint64_t ticket);
+
+}  // namespace neuron::driver

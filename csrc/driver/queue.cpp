@@ -1,0 +1,152 @@
+#include "driver/queue.h"
+
+#include <sys/mman.h>
+
+#include <cassert>
+#include <new>
+
+#include "driver/relax.h"
+
+namespace neuron::driver {
+
+namespace {
+// About 50 us: waking a parked thread costs 18-50 us, so spinning less would cost more than it saves.
+constexpr int kSpins = 2000;
+
+thread_local bool t_on_worker = false;
+std::atomic<void (*)()> g_prologue{nullptr};
+
+std::size_t launch_bytes(std::size_t payload) {
+  return (sizeof(Launch) + payload + alignof(Launch) - 1) / alignof(Launch) * alignof(Launch);
+}
+
+void skip_padding(Launch&) {}
+}  // namespace
+
+bool Queue::on_worker() { return t_on_worker; }
+void Queue::set_worker_prologue(void (*prologue)()) { g_prologue.store(prologue); }
+
+Queue::Queue(Fault& fault, int core, int id, int priority) : fault_(fault), core_(core), id_(id), priority_(priority) {
+  void* p = mmap(nullptr, kRingBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) throw std::bad_alloc();
+  ring_ = static_cast<std::byte*>(p);
+  worker_ = std::thread([this] { work(); });
+}
+
+Queue::~Queue() {
+  wait_idle();
+  {
+    std::lock_guard lock(park_mutex_);
+    stop_.store(true);
+  }
+  wake_worker_.notify_one();
+  worker_.join();
+  munmap(ring_, kRingBytes);
+}
+
+std::byte* Queue::reserve(std::size_t bytes) {
+  assert(bytes <= kMaxPayload + sizeof(Launch));
+  std::uint64_t head = head_.load(std::memory_order_relaxed);
+  const std::size_t to_end = kRingBytes - head % kRingBytes;
+  const std::size_t padding = to_end < bytes ? to_end : 0;
+  for (int spins = 0; head + padding + bytes - tail_.load(std::memory_order_acquire) > kRingBytes;)
+    if (++spins < kSpins)
+      cpu_relax();
+    else
+      std::this_thread::yield();
+  if (padding) {  // a launch does not wrap around: fill up to the end with an empty one that bears no ticket
+    auto* pad = new (&at(head)) Launch{};
+    pad->run = &skip_padding;
+    pad->bytes = static_cast<std::uint32_t>(padding);
+    head += padding;
+    head_.store(head, std::memory_order_release);
+  }
+  return reinterpret_cast<std::byte*>(&at(head));
+}
+
+std::uint64_t Queue::publish(std::size_t bytes) {
+  const std::uint64_t ticket = submitted_.load(std::memory_order_relaxed) + 1;
+  submitted_.store(ticket, std::memory_order_release);
+  head_.store(head_.load(std::memory_order_relaxed) + bytes, std::memory_order_seq_cst);
+  if (parked_.load(std::memory_order_seq_cst)) {
+    std::lock_guard lock(park_mutex_);
+    wake_worker_.notify_one();
+  }
+  return ticket;
+}
+
+void Queue::work() {
+  t_on_worker = true;
+  bool prepared = false;
+  std::uint64_t tail = 0, done = 0;
+  for (;;) {
+    for (int spins = 0; head_.load(std::memory_order_acquire) == tail;) {
+      if (++spins < kSpins) {
+        cpu_relax();
+        continue;
+      }
+      std::unique_lock lock(park_mutex_);
+      parked_.store(true, std::memory_order_seq_cst);
+      wake_worker_.wait(lock, [&] { return stop_.load() || head_.load(std::memory_order_seq_cst) != tail; });
+      parked_.store(false, std::memory_order_relaxed);
+      if (stop_.load() && head_.load() == tail) return;
+    }
+    if (!prepared) {
+      if (auto* prologue = g_prologue.load()) prologue();
+      prepared = true;
+    }
+    Launch& launch = at(tail);
+    const std::uint32_t bytes = launch.bytes;
+    const bool counts = launch.run != &skip_padding;
+    if (counts) {
+      if (!fault_.pending()) {
+        try {
+          launch.run(launch);
+        } catch (...) {  // whatever it is, it must reach the host thread that synchronises next
+          fault_.raise(std::current_exception());
+        }
+      }
+      if (launch.drop) launch.drop(launch);
+      ++done;
+    }
+    tail += bytes;
+    tail_.store(tail, std::memory_order_release);
+    completed_.store(done, std::memory_order_seq_cst);
+    if (waiters_.load(std::memory_order_seq_cst)) {
+      std::lock_guard lock(park_mutex_);
+      wake_waiters_.notify_all();
+    }
+  }
+}
+
+void Queue::wait(std::uint64_t ticket) {
+  for (int spins = 0; spins < kSpins; ++spins) {
+    if (completed() >= ticket) return;
+    cpu_relax();
+  }
+  std::unique_lock lock(park_mutex_);
+  waiters_.fetch_add(1, std::memory_order_seq_cst);
+  wake_waiters_.wait(lock, [&] { return completed_.load(std::memory_order_seq_cst) >= ticket; });
+  waiters_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+std::byte* Submission::reserve(std::size_t payload_bytes) {
+  return queue_.reserve(launch_bytes(payload_bytes)) + sizeof(Launch);
+}
+
+std::uint64_t Submission::commit(Launch::Fn run, Launch::Fn drop, const char* name, std::size_t payload_bytes) {
+  auto* launch = new (&queue_.at(queue_.head_.load(std::memory_order_relaxed))) Launch{};
+  launch->run = run;
+  launch->drop = drop;
+  launch->name = name;
+  const std::size_t bytes = launch_bytes(payload_bytes);
+  launch->bytes = static_cast<std::uint32_t>(bytes);
+  return queue_.publish(bytes);
+}
+
+Exclusive::Exclusive(Queue& queue) : lock_(queue.producer_) {
+  queue.wait_idle();
+  queue.fault().rethrow_if_pending();
+}
+
+}  // namespace neuron::driver

@@ -1,0 +1,217 @@
+#include "eager/execute.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/empty_strided.h>
+
+#include <cstring>
+#include <sstream>
+
+#include "eager/alias.h"
+#include "eager/launch.h"
+#include "eager/placement.h"
+#include "eager/statistics.h"
+#include "eager/threads.h"
+
+namespace neuron::eager {
+
+namespace {
+
+struct Worker {
+  AliasPool pool;
+  torch::jit::Stack stack;
+  std::vector<Expected> expected;
+};
+
+Worker& worker() {
+  thread_local auto* worker = new Worker;  // as long-lived as its thread, which is never joined before exit
+  return *worker;
+}
+
+// Kernels below autograd and autocast, as they run under the device's own dispatch key.
+void prepare_worker() {
+  thread_local at::AutoDispatchBelowADInplaceOrView below_autograd;
+  thread_local c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  (void)below_autograd;
+  (void)no_autocast;
+}
+
+const bool g_prologue_set = (driver::Queue::set_worker_prologue(&prepare_worker), true);
+
+void push_arguments(OpPayload& payload, Worker& w) {
+  const Plan& plan = *payload.plan;
+  std::size_t next_tensor = 0, next_number = 0;
+  const auto tensor = [&] {
+    const std::size_t i = next_tensor++;
+    const auto& meta = plan.tensors[i];
+    const auto& sent = payload.tensors()[i];
+    if (C10_UNLIKELY(meta.on_cpu)) return w.pool.get(i, meta, sent.value, meta.dtype.itemsize(), 0);
+    return w.pool.get(i, meta, sent.stored.storage, sent.stored.bytes, sent.stored.offset);
+  };
+  for (const auto& arg : plan.args) {
+    switch (arg.kind) {
+      case ArgKind::kTensor: w.stack.emplace_back(tensor()); break;
+      case ArgKind::kNoTensor: w.stack.emplace_back(at::Tensor()); break;
+      case ArgKind::kNumber: w.stack.push_back(payload.numbers()[next_number++].ivalue()); break;
+      case ArgKind::kConstant: w.stack.push_back(arg.constant); break;
+      case ArgKind::kTensorList: {
+        c10::List<at::Tensor> list;
+        list.reserve(arg.count);
+        for (int i = 0; i < arg.count; ++i) list.push_back(arg.present[static_cast<std::size_t>(i)] ? tensor() : at::Tensor());
+        w.stack.emplace_back(std::move(list));
+        break;
+      }
+      case ArgKind::kOptionalTensorList: {
+        c10::List<std::optional<at::Tensor>> list;
+        list.reserve(arg.count);
+        for (int i = 0; i < arg.count; ++i)
+          list.push_back(arg.present[static_cast<std::size_t>(i)] ? std::optional(tensor()) : std::nullopt);
+        w.stack.emplace_back(std::move(list));
+        break;
+      }
+      case ArgKind::kNumberList: {
+        c10::List<c10::Scalar> list;
+        list.reserve(arg.count);
+        for (int i = 0; i < arg.count; ++i) list.push_back(payload.numbers()[next_number++].ivalue().toScalar());
+        w.stack.emplace_back(std::move(list));
+        break;
+      }
+      case ArgKind::kGenerator:
+        w.stack.emplace_back(at::Generator(c10::intrusive_ptr<c10::GeneratorImpl>::reclaim_copy(payload.generator)));
+        break;
+    }
+  }
+}
+
+struct Moved {
+  at::Tensor tensor;
+  void* block;
+  const OutPlan* out;
+};
+
+// Brings one output into its block, in the layout that the plan promised.
+void settle(const at::Tensor& tensor, void* block, const OutPlan& out, c10::SmallVectorImpl<Moved>& moved,
+            const OpInfo& op) {
+  auto* t = tensor.unsafeGetTensorImpl();
+  TORCH_CHECK(tensor.defined() && t->sizes().equals(out.sizes) && t->dtype() == out.dtype, "torchneuron: ", op.name,
+              " gave an output of another shape or dtype than for earlier inputs of the same signature. Its outputs ",
+              "depend on data, which its tags do not say: please report this op.");
+  const bool as_planned = t->strides().equals(out.strides) && t->storage_offset() == 0 && !t->is_conj() && !t->is_neg();
+  if (as_planned && t->unsafe_storage().data() == block) return;
+  moved.push_back({tensor, block, &out});
+}
+
+// Outputs may lie in each other's blocks, so all are read before any is written.
+void move_outputs(c10::SmallVectorImpl<Moved>& moved) {
+  const auto as_planned = [](const Moved& m) {
+    return m.tensor.strides().equals(m.out->strides) && m.tensor.storage_offset() == 0 && !m.tensor.is_conj() &&
+           !m.tensor.is_neg();
+  };
+  std::vector<std::vector<std::byte>> saved;
+  if (moved.size() > 1) {
+    for (auto& m : moved) {
+      if (as_planned(m)) {
+        const auto* p = static_cast<const std::byte*>(m.tensor.storage().data());
+        saved.emplace_back(p, p + std::min(m.out->bytes, m.tensor.storage().nbytes()));
+      } else {
+        m.tensor = m.tensor.clone();
+        saved.emplace_back();
+      }
+    }
+  }
+  for (std::size_t i = 0; i < moved.size(); ++i) {
+    count(g_counters.moved_outputs);
+    auto& m = moved[i];
+    if (as_planned(m)) {
+      const void* from = moved.size() > 1 ? saved[i].data() : m.tensor.storage().data();
+      std::memcpy(m.block, from, std::min(m.out->bytes, m.tensor.storage().nbytes()));
+    } else {
+      auto target = at::Tensor(c10::make_intrusive<c10::TensorImpl>(
+          c10::Storage(cpu_storage(m.block, m.out->bytes)), c10::DispatchKeySet(c10::DispatchKey::CPU), m.out->dtype));
+      target.unsafeGetTensorImpl()->set_sizes_and_strides(m.out->sizes, m.out->strides);
+      target.copy_(m.tensor);
+    }
+  }
+}
+
+void settle_outputs(OpPayload& payload, Worker& w) {
+  const Plan& plan = *payload.plan;
+  c10::SmallVector<Moved, 2> moved;
+  std::size_t next_out = 0, next_block = 0;
+  const auto one = [&](const at::Tensor& tensor) {
+    const auto& out = plan.outs[next_out++];
+    if (out.kind == OutKind::kFresh) {
+      void* block = payload.blocks()[next_block++];
+      settle(tensor, block, out, moved, *payload.op);
+    }
+  };
+  for (std::size_t r = 0; r < plan.returns.size(); ++r) {
+    const auto& value = w.stack[r];
+    if (C10_LIKELY(plan.returns[r].list < 0)) {
+      one(value.toTensor());
+      continue;
+    }
+    const auto list = value.toListRef();
+    TORCH_INTERNAL_ASSERT(static_cast<std::int32_t>(list.size()) == plan.returns[r].list);
+    for (const auto& element : list) one(element.toTensor());
+  }
+  if (C10_UNLIKELY(!moved.empty())) move_outputs(moved);
+}
+
+std::string describe(const OpPayload& payload) {
+  std::ostringstream text;
+  text << "The error above was raised by the asynchronous launch of " << payload.op->name << "(";
+  const char* separator = "";
+  for (const auto& meta : payload.plan->tensors) {
+    text << separator << c10::toString(c10::typeMetaToScalarType(meta.dtype)) << c10::IntArrayRef(meta.sizes);
+    separator = ", ";
+  }
+  text << ") on device neuron";
+  if (payload.site)
+    text << ", launched at " << payload.site->file << ":" << payload.site->line;
+  else
+    text << ". Launches behind it were dropped. To see where it was launched set TORCH_NEURONX_LAUNCH_LINES=1, or "
+            "NEURON_LAUNCH_BLOCKING=1 to have it raised there";
+  text << ".";
+  return text.str();
+}
+
+}  // namespace
+
+void execute(driver::Launch& launch) {
+  auto& payload = *reinterpret_cast<OpPayload*>(launch.payload());
+  Worker& w = worker();
+  struct Tidy {
+    Worker& w;
+    std::size_t tensors;
+    ~Tidy() {
+      w.stack.clear();
+      w.pool.release(tensors);
+    }
+  } tidy{w, payload.plan->tensors.size()};
+  apply_host_threads();
+  try {
+    push_arguments(payload, w);
+    {
+      w.expected.clear();
+      std::size_t block = 0;
+      for (const auto& out : payload.plan->outs)
+        if (out.kind == OutKind::kFresh) w.expected.push_back({payload.blocks()[block++], out.bytes, out.bytes == 0});
+      PlacementScope placement(w.expected.data(), w.expected.size());
+      payload.op->handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &w.stack);
+    }
+    settle_outputs(payload, w);
+  } catch (c10::Error& error) {  // keeps its class: IndexError stays IndexError
+    error.add_context(describe(payload));
+    throw;
+  } catch (const std::exception& error) {
+    C10_THROW_ERROR(Error, c10::str(error.what(), "\n", describe(payload)));
+  }
+}
+
+void drop_generator(driver::Launch& launch) {
+  auto& payload = *reinterpret_cast<OpPayload*>(launch.payload());
+  c10::intrusive_ptr<c10::GeneratorImpl>::reclaim(payload.generator);
+}
+
+}  // namespace neuron::eager

@@ -1,0 +1,40 @@
+#pragma once
+// The launch path: an op's call becomes a launch on the current stream's queue when a plan for its signature exists,
+// and runs synchronously, making the plan, when none does.
+#include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
+
+#include "eager/call.h"
+
+namespace neuron::eager {
+
+using Results = c10::SmallVector<at::Tensor, 4>;  // returns in order, lists flattened; arguments that are returned too
+
+// Launches the call when there is a plan for it; false when there is none.
+bool launch(Call& call, Results& results);
+
+// Runs the call with its arguments on the stack; returns take their place. `call` has been built from these arguments.
+void run_synchronously(Call& call, torch::jit::Stack* stack);
+
+// The whole life of a boxed call: look, launch or run.
+void run_boxed(OpInfo& op, torch::jit::Stack* stack);
+
+// Where in the program a launch was made. Null unless launch lines are on.
+struct LaunchSite {
+  std::string file;
+  int line;
+};
+// The bindings know Python; the launch path only calls this. The site must live for good.
+void set_launch_site_probe(const LaunchSite* (*probe)());
+// NEURON_LAUNCH_BLOCKING: every launch is waited for, and raises at its own line.
+void set_launch_blocking(bool blocking);
+bool launch_blocking();
+// After a launch that does not go through launch(): waits and raises in blocking mode.
+void wait_if_blocking(driver::Queue& queue, std::uint64_t ticket);
+
+struct LaunchStatistics {
+  std::int64_t launched, planned, synchronous, views, moved_outputs;
+};
+LaunchStatistics launch_statistics();
+
+}  // namespace neuron::eager

@@ -1,0 +1,257 @@
+// Calls that run on the calling thread, in stream order: the first call of each signature, which leaves a plan behind,
+// and ops whose outputs depend on data.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <optional>
+
+#include "driver/machine.h"
+#include "driver/queue.h"
+#include "eager/alias.h"
+#include "eager/execute.h"
+#include "eager/launch.h"
+#include "eager/placement.h"
+#include "eager/statistics.h"
+#include "runtime/errors.h"
+#include "runtime/generator.h"
+#include "runtime/stream.h"
+
+namespace neuron::eager {
+
+namespace {
+
+using c10::IValue;
+using torch::jit::Stack;
+
+TensorMeta meta_of(const Call& call, std::size_t i) {
+  auto* t = call.tensors()[i];
+  TensorMeta meta;
+  meta.sizes = t->sizes();
+  meta.strides = t->strides();
+  meta.dtype = t->dtype();
+  meta.on_cpu = !is_neuron(t);
+  meta.wrapped = t->is_wrapped_number();
+  meta.conj = t->is_conj();
+  meta.neg = t->is_neg();
+  if (call.op().mutates) meta.shares_storage_with = shares_storage_with(call.tensors(), i);
+  return meta;
+}
+
+ArgPlan arg_plan(const IValue& value, const ArgInfo& info) {
+  ArgPlan plan;
+  const auto present = [&](bool yes) {
+    plan.present.push_back(yes);
+    ++plan.count;
+  };
+  if (value.isTensor()) {
+    plan.kind = is_undefined(value.unsafeToTensorImpl()) ? ArgKind::kNoTensor : ArgKind::kTensor;
+  } else if (info.generator) {
+    plan.kind = ArgKind::kGenerator;
+  } else if (value.isTensorList()) {
+    plan.kind = ArgKind::kTensorList;
+    for (const auto& element : value.toListRef()) present(!is_undefined(element.unsafeToTensorImpl()));
+  } else if (value.isOptionalTensorList()) {
+    plan.kind = ArgKind::kOptionalTensorList;
+    for (const auto& element : value.toListRef())
+      present(!element.isNone() && !is_undefined(element.unsafeToTensorImpl()));
+  } else if (info.number && value.isScalar()) {
+    plan.kind = ArgKind::kNumber;
+  } else if (info.number && value.isList() && !value.isDoubleList() && !value.isIntList() && !value.isBoolList()) {
+    plan.kind = ArgKind::kNumberList;
+    plan.count = static_cast<std::uint16_t>(value.toListRef().size());
+  } else if (value.isDevice()) {
+    plan.constant = c10::Device(c10::DeviceType::CPU);
+  } else {
+    plan.constant = value;
+  }
+  return plan;
+}
+
+std::unique_ptr<Plan> begin_plan(const Call& call, const IValue* args) {
+  auto plan = std::make_unique<Plan>();
+  plan->key.assign(call.key().begin(), call.key().end());
+  for (std::size_t i = 0; i < call.tensors().size(); ++i) plan->tensors.push_back(meta_of(call, i));
+  for (std::size_t i = 0; i < call.op().args.size(); ++i) plan->args.push_back(arg_plan(args[i], call.op().args[i]));
+  plan->numbers = static_cast<std::uint32_t>(call.numbers().size());
+  return plan;
+}
+
+// The planned output for a result of the synchronous run; nothing when it cannot be promised for the next call.
+std::optional<OutPlan> out_plan(const at::Tensor& tensor, AliasSet::Kind kind) {
+  OutPlan out;
+  if (!tensor.defined()) {
+    out.kind = OutKind::kUndefined;
+    return out;
+  }
+  const auto* t = tensor.unsafeGetTensorImpl();
+  if (kind == AliasSet::Kind::kView || t->storage_offset() != 0 || t->is_conj() || t->is_neg() ||
+      t->key_set().has(c10::DispatchKey::ZeroTensor))
+    return std::nullopt;
+  out.sizes = t->sizes();
+  out.strides = t->strides();
+  out.dtype = t->dtype();
+  out.bytes = t->unsafe_storage().nbytes();
+  // set_sizes_contiguous() must give just these strides, which is more than being contiguous (sizes of 0 and 1).
+  c10::DimVector contiguous(out.sizes.size());
+  std::int64_t stride = 1;
+  for (std::size_t d = out.sizes.size(); d-- > 0;) {
+    contiguous[d] = stride;
+    stride *= std::max<std::int64_t>(out.sizes[d], 1);
+  }
+  out.contiguous = contiguous == out.strides;
+  return out;
+}
+
+void store_plan(OpInfo& op, std::unique_ptr<Plan> plan, const Key& key) {
+  const std::uint64_t hash = hash_key(key);
+  std::lock_guard lock(op.plans);
+  if (op.plans.find(hash, key)) return;
+  if (op.plans.full()) {
+    driver::Machine::get().wait_idle();  // launches hold pointers to plans
+    op.plans.clear();
+  }
+  op.plans.insert(hash, std::move(plan));
+}
+
+// The arguments as the CPU kernel gets them.
+class CpuArguments {
+ public:
+  CpuArguments(const Call& call, IValue* args, AliasSet& aliases) : call_(call), aliases_(aliases) {
+    for (std::size_t i = 0; i < call.op().args.size(); ++i) convert(args[i], call.op().args[i]);
+  }
+
+ private:
+  at::Tensor tensor(const at::Tensor& t, bool written) {
+    auto* impl = t.unsafeGetTensorImpl();
+    if (written && t.defined() && !is_neuron(impl) && call_.has_device())
+      errors::mixed_devices(call_.op().name, impl->device(), {runtime::kNeuron, call_.device()});
+    return aliases_.alias(t);
+  }
+
+  void convert(IValue& value, const ArgInfo& info) {
+    if (value.isTensor()) {
+      value = tensor(value.toTensor(), info.written);
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const auto& element : value.toListRef()) list.push_back(tensor(element.toTensor(), info.written));
+      value = std::move(list);
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const auto& element : value.toListRef())
+        list.push_back(element.isNone() ? std::nullopt : std::optional(tensor(element.toTensor(), info.written)));
+      value = std::move(list);
+    } else if (value.isDevice() && value.toDevice().type() == runtime::kNeuron) {
+      value = c10::Device(c10::DeviceType::CPU);
+    } else if (info.generator) {
+      const auto& generator =
+          call_.generator().defined() ? call_.generator() : runtime::default_generator(call_.device());
+      value = runtime::neuron_generator(generator).cpu();
+    }
+  }
+
+  const Call& call_;
+  AliasSet& aliases_;
+};
+
+// Ops that draw random numbers but take no generator draw from the CPU's default one: for the time of the call it has
+// the state of the device's.
+class BorrowedDefaultGenerator {
+ public:
+  explicit BorrowedDefaultGenerator(c10::DeviceIndex device)
+      : device_(runtime::default_generator(device)), cpu_(at::detail::getDefaultCPUGenerator()), saved_(cpu_.get_state()) {
+    cpu_.set_state(device_.get_state());
+  }
+  ~BorrowedDefaultGenerator() {
+    device_.set_state(cpu_.get_state());
+    cpu_.set_state(saved_);
+  }
+
+ private:
+  at::Generator device_, cpu_;
+  at::Tensor saved_;
+};
+
+}  // namespace
+
+void run_synchronously(Call& call, Stack* stack) {
+  OpInfo& op = call.op();
+  if (!op.runnable) errors::no_kernel(op.name);
+  const auto device = call.has_device() ? call.device() : runtime::current_device();
+  const bool view = op.execution == Execution::kView;
+  const bool record = op.execution == Execution::kLaunch && call.cacheable();
+  count(view ? g_counters.views : record ? g_counters.planned : g_counters.synchronous);
+
+  const std::size_t first = stack->size() - static_cast<std::size_t>(op.arguments);
+  std::unique_ptr<Plan> plan;
+  if (record) plan = begin_plan(call, stack->data() + first);
+
+  std::optional<driver::Exclusive> exclusive;
+  if (op.takes_generator) {  // draws on other streams come first
+    const auto& generator = call.generator().defined() ? call.generator() : runtime::default_generator(device);
+    auto& queue = runtime::current_queue(device);
+    auto& neuron = runtime::neuron_generator(generator);
+    std::lock_guard draw(neuron.mutex_);
+    neuron.before_launch(queue);
+  }
+  if (!view && !driver::Queue::on_worker()) exclusive.emplace(runtime::current_queue(device));
+
+  AliasSet aliases;
+  CpuArguments convert(call, stack->data() + first, aliases);
+  {
+    HbmScope in_hbm(device);
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    std::optional<BorrowedDefaultGenerator> borrowed;
+    if (op.draws_unseeded) borrowed.emplace(device);
+    op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  }
+  bool usable = true;
+  if (op.mutates) usable = !aliases.propagate(op.name.c_str());
+
+  IValue* returns = stack->data() + (stack->size() - static_cast<std::size_t>(op.returns));
+  const auto settle = [&](at::Tensor tensor, int argument) -> at::Tensor {
+    if (!tensor.defined()) {
+      if (plan) plan->outs.push_back(*out_plan(tensor, AliasSet::Kind::kFresh));
+      return tensor;
+    }
+    AliasSet::Kind kind;
+    auto result = aliases.result(std::move(tensor), device, op.name.c_str(), &kind);
+    if (!plan) return result;
+    if (kind == AliasSet::Kind::kOriginal) {
+      OutPlan out;
+      out.kind = OutKind::kArgument;
+      out.argument = static_cast<std::int8_t>(argument);
+      usable &= argument >= 0;
+      plan->outs.push_back(std::move(out));
+    } else if (auto out = out_plan(result, kind)) {
+      usable &= argument < 0;
+      plan->outs.push_back(std::move(*out));
+    } else {
+      usable = false;
+    }
+    return result;
+  };
+  for (int r = 0; r < op.returns; ++r) {
+    const int argument = op.return_arg[static_cast<std::size_t>(r)];
+    if (returns[r].isTensor()) {
+      if (plan) plan->returns.push_back({});
+      returns[r] = settle(std::move(returns[r]).toTensor(), argument);
+    } else if (returns[r].isTensorList()) {
+      auto vector = returns[r].toTensorVector();
+      returns[r] = IValue();
+      c10::List<at::Tensor> list;
+      for (auto& tensor : vector) list.push_back(settle(std::move(tensor), -1));
+      if (plan) plan->returns.push_back({static_cast<std::int32_t>(list.size())});
+      returns[r] = std::move(list);
+    }
+  }
+  if (!plan) return;
+  for (const auto& out : plan->outs) plan->fresh += out.kind == OutKind::kFresh;
+  plan->payload_bytes = static_cast<std::uint32_t>(OpPayload::bytes(*plan));
+  plan->usable = usable && plan->payload_bytes <= driver::Queue::kMaxPayload &&
+                 plan->returns.size() == static_cast<std::size_t>(op.returns);
+  exclusive.reset();  // evicting plans waits for all queues
+  store_plan(op, std::move(plan), call.key());
+}
+
+}  // namespace neuron::eager

@@ -1,0 +1,31 @@
+#pragma once
+// The catalogue of errors that C++ raises: one function per mistake, each saying what happened, with what, and what to
+// do. docs/errors.md is the glossary. Python's own mistakes stand in torch_neuronx/errors.py.
+#include <c10/core/Device.h>
+#include <c10/core/Layout.h>
+#include <c10/util/Exception.h>
+
+#include <string_view>
+
+namespace neuron::errors {
+
+// RuntimeError: the device was used before fork() and is used again in the child.
+[[noreturn]] void forked_process();
+// RuntimeError: the device cannot be used because of a bad knob; `what` says which.
+[[noreturn]] void bad_configuration(std::string_view what);
+// RuntimeError: there is no such device.
+[[noreturn]] void no_such_device(int index, int count);
+// torch.OutOfMemoryError.
+[[noreturn]] void out_of_memory(int device, std::size_t requested, std::size_t capacity, std::size_t free,
+                                std::size_t allocated, std::size_t reserved, std::size_t largest_free);
+// NotImplementedError: no kernel for this op, on the device or on the CPU.
+[[noreturn]] void no_kernel(std::string_view op);
+// NotImplementedError: the op was given, or would give, a tensor that is not strided.
+[[noreturn]] void unsupported_layout(std::string_view op, std::string_view layout);
+// RuntimeError in PyTorch's words: "Expected all tensors to be on the same device, but found at least two devices,
+// ...".
+[[noreturn]] void mixed_devices(std::string_view op, c10::Device a, c10::Device b);
+// RuntimeError in PyTorch's words.
+[[noreturn]] void wrong_generator(c10::Device found);
+
+}  // namespace neuron::errors

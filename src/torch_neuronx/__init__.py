@@ -1,0 +1,157 @@
+"""The device `neuron` for PyTorch: AWS Trainium, emulated on any machine.
+
+This module is `torch.neuron`: the names of `torch.cuda` for devices, streams, memory and random numbers. PyTorch loads
+it by itself at the end of `import torch` (entry point group `torch.backends`); importing it does no device work.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+__version__ = "0.1.0"
+
+
+def _autoload() -> None:
+    """PyTorch calls this at the end of its own import. Never raises: a broken install gives a warning."""
+    # Must stand above `import torch`: when torch_neuronx is imported first, torch asks for it while this module waits.
+    from . import _install
+
+    _install.warn_if_broken()
+
+
+import torch  # noqa: E402, F401
+
+from . import _install  # noqa: E402
+
+try:
+    _install.check()
+    from . import _C, amp, errors, knobs, memory, random, streams
+    from ._C import is_in_bad_fork as _is_in_bad_fork  # noqa: F401 - torch.manual_seed asks for it
+    from .amp import get_amp_supported_dtype
+    from .device import (
+        DeviceProperties,
+        can_device_access_peer,
+        current_device,
+        device,
+        device_count,
+        device_of,
+        get_device_capability,
+        get_device_name,
+        get_device_properties,
+        init,
+        is_available,
+        is_bf16_supported,
+        is_initialized,
+        set_device,
+        synchronize,
+    )
+    from .device import _get_device_index as _get_device_index
+    from .device import _lazy_init as _lazy_init
+    from .memory import (
+        OutOfMemoryError,
+        empty_cache,
+        empty_host_cache,
+        max_memory_allocated,
+        max_memory_reserved,
+        mem_get_info,
+        memory_allocated,
+        memory_reserved,
+        memory_snapshot,
+        memory_stats,
+        memory_stats_as_nested_dict,
+        memory_summary,
+        reset_accumulated_memory_stats,
+        reset_peak_memory_stats,
+    )
+    from .random import (
+        get_rng_state,
+        get_rng_state_all,
+        initial_seed,
+        manual_seed,
+        manual_seed_all,
+        seed,
+        seed_all,
+        set_rng_state,
+        set_rng_state_all,
+    )
+    from .streams import (
+        Event,
+        Stream,
+        StreamContext,
+        current_stream,
+        default_stream,
+        set_stream,
+        stream,
+    )
+
+    _install.register(sys.modules[__name__])
+except Exception as _error:  # noqa: BLE001 - whatever is broken, `import torch` must go on
+    _install.fail(_error)
+
+
+def __getattr__(name: str) -> Any:
+    # Names that torch.cuda has as variables, and that change here with the state of the device.
+    if name == "default_generators":
+        return _C.default_generators()
+    if name == "_initialized":  # torch.utils.checkpoint asks for it
+        return _C.is_initialized()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "DeviceProperties",
+    "Event",
+    "OutOfMemoryError",
+    "Stream",
+    "StreamContext",
+    "__version__",
+    "amp",
+    "can_device_access_peer",
+    "current_device",
+    "current_stream",
+    "default_generators",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "empty_cache",
+    "empty_host_cache",
+    "errors",
+    "get_amp_supported_dtype",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_rng_state",
+    "get_rng_state_all",
+    "init",
+    "initial_seed",
+    "is_available",
+    "is_bf16_supported",
+    "is_initialized",
+    "knobs",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "memory_stats_as_nested_dict",
+    "memory_summary",
+    "random",
+    "reset_accumulated_memory_stats",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_device",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "stream",
+    "streams",
+    "synchronize",
+]

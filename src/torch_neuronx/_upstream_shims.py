@@ -1,0 +1,42 @@
+"""Monkey patches of PyTorch: all of ours, each with its reason and the version with which it can go.
+
+Only this file may change objects of other packages.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .errors import SharedDeviceTensorError
+
+__all__ = ["apply"]
+
+
+def apply() -> None:
+    """Applies all shims. Called once, when torch_neuronx is imported."""
+    _refuse_to_share_device_memory()
+
+
+def _refuse_to_share_device_memory() -> None:
+    """`torch.multiprocessing` takes a storage that is neither CUDA's nor meta's for a CPU storage, whose file
+    descriptor it sends to the other process.
+
+    Until: torch.multiprocessing.reductions asks the backend, or refuses (it does neither in 2.13).
+    """
+    storage_class: Any = torch.UntypedStorage
+
+    def guarded(name: str) -> None:
+        original = getattr(storage_class, name)
+
+        def share(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+            if self.device.type == "neuron":
+                raise SharedDeviceTensorError(what="storage", device=self.device)
+            return original(self, *args, **kwargs)
+
+        share.__name__, share.__doc__ = name, original.__doc__
+        setattr(storage_class, name, share)
+
+    for name in ("_share_fd_cpu_", "_share_filename_cpu_"):
+        guarded(name)

@@ -1,0 +1,36 @@
+"""The only place where a test may state a tolerance.
+
+The rule is bit equality with CPU eager (`comparison.assert_same`). A tolerance is for what the device does on purpose
+in another way than ATen's CPU kernels: low-precision matmul, convolution and attention accumulate in fp32 and round
+once on the way out, as the chip's PSUM does.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+
+class Tolerance(NamedTuple):
+    rtol: float
+    atol: float
+
+
+# Twice the spacing of the format around 1: one rounding by us and one by the CPU kernel, which may round differently.
+LOW_PRECISION_MATMUL = {
+    torch.bfloat16: Tolerance(rtol=2 * 2**-7, atol=2 * 2**-7),
+    torch.float16: Tolerance(rtol=2 * 2**-10, atol=2 * 2**-10),
+}
+
+# Several low-precision products in a row (a training step): each adds its rounding.
+LOW_PRECISION_STEP = {
+    torch.bfloat16: Tolerance(rtol=2e-2, atol=2e-2),
+    torch.float16: Tolerance(rtol=4e-3, atol=4e-3),
+}
+
+# Against a float64 reference computed by NumPy.
+AGAINST_FLOAT64 = {
+    torch.float64: Tolerance(rtol=1e-12, atol=1e-12),
+    torch.float32: Tolerance(rtol=1e-5, atol=1e-5),
+    torch.bfloat16: Tolerance(rtol=2**-7, atol=2**-7),
+    torch.float16: Tolerance(rtol=2**-10, atol=2**-10),
+}

@@ -8,8 +8,10 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 VENV ?= .venv
 PYTHON ?=
-# Exported, not pasted into the recipe: a prompt may contain quotes.
-export PROMPT ?= What is the capital of France?
+# Exported as it was typed, not pasted into the recipe: a prompt may contain quotes and dollars.
+PROMPT ?= What is the capital of France?
+override PROMPT := $(value PROMPT)
+export PROMPT
 PYTEST_ARGS ?=
 CONFORM_ARGS ?=
 BENCH_ARGS ?=
@@ -60,9 +62,10 @@ $(VENV)/.files: FORCE | $(VENV)/.made
 	@printf '%s\n' $(CPP) $(MODULES) | cmp --quiet - $@ || printf '%s\n' $(CPP) $(MODULES) > $@
 
 $(VENV)/.built: $(VENV)/.requirements $(VENV)/.files $(CPP) CMakeLists.txt pyproject.toml
-	@scripts/quietly "Building the extension" $(LOGS)/build.log \
+	@touch $@.begun  # what is edited while the compiler runs is newer than the stamp
+	scripts/quietly "Building the extension" $(LOGS)/build.log \
 		$(PIP) install --verbose --no-build-isolation --no-deps --editable .
-	touch $@
+	mv $@.begun $@
 
 build: $(VENV)/.built
 

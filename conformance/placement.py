@@ -6,7 +6,8 @@ just that would no longer test it, so tensors are rebuilt here on a copy of thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -55,8 +56,11 @@ def tensors(value: Any) -> Iterator[Tensor]:
 class Placement:
     """Puts copies of values on one device. One instance serves one call, so that sharing within the call is kept."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, widen: Iterable[torch.dtype] = ()) -> None:
+        """With ``widen``, tensors and arguments of these dtypes become float32 on the way."""
         self.device = device
+        self._widen = frozenset(widen)
+        self._moved = False
         self._placed: dict[int, Tensor] = {}
         self._bytes: dict[int, Tensor] = {}
         self._keep_alive: list[Any] = []
@@ -70,16 +74,24 @@ class Placement:
         if self.device.type not in ("cpu", "meta"):
             torch.get_device_module(self.device).manual_seed_all(seed)
 
+    def default_device(self) -> contextlib.AbstractContextManager[Any]:
+        """Makes this device the default one for a call to which nothing placed so far could tell the device."""
+        return contextlib.nullcontext() if self._moved else self.device
+
     def __call__(self, value: Any) -> Any:
         """Returns ``value`` with its tensors, generators and device names moved to this placement's device."""
         return map_leaves(self._leaf, value)
 
     def _leaf(self, leaf: Any) -> Any:
+        if isinstance(leaf, (Tensor, torch.device)) or (isinstance(leaf, str) and leaf == "cpu"):
+            self._moved = True
         if isinstance(leaf, Tensor):
             if id(leaf) not in self._placed:
                 self._placed[id(leaf)] = self._tensor(leaf)
                 self._keep_alive.append(leaf)
             return self._placed[id(leaf)]
+        if isinstance(leaf, torch.dtype):
+            return torch.float32 if leaf in self._widen else leaf
         if isinstance(leaf, torch.Generator):
             return torch.Generator(device=self.device).manual_seed(leaf.initial_seed())
         if isinstance(leaf, torch.device) and leaf.type == "cpu":
@@ -95,6 +107,8 @@ class Placement:
             copy = source.detach().clone().to(self.device)
         else:
             copy = self._strided(source.detach())
+        if source.dtype in self._widen:
+            copy = copy.float()
         copy.requires_grad_(source.requires_grad)
         return torch.nn.Parameter(copy, source.requires_grad) if isinstance(source, torch.nn.Parameter) else copy
 

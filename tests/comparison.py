@@ -51,6 +51,9 @@ def assert_same(actual: Any, expected: Any, tolerance: Tolerance | None = None, 
             assert_same(a, e, tolerance, f"{where}[{i}]")
     elif isinstance(expected, float) and expected != expected:
         assert actual != actual, f"{where}: {actual}, expected nan"
+    elif isinstance(expected, float) and tolerance is not None:
+        allowed = tolerance.atol + tolerance.rtol * abs(expected)
+        assert abs(actual - expected) <= allowed, f"{where}: {actual!r}, expected {expected!r}"
     else:
         assert actual == expected, f"{where}: {actual!r}, expected {expected!r}"
 

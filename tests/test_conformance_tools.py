@@ -14,7 +14,7 @@ import torch
 
 from conformance import verdicts
 from conformance.cases import Case, Selection, chunks
-from conformance.compare import Grade, Mismatch, Observation, compare
+from conformance.compare import Grade, Mismatch, Observation, compare, no_farther
 from conformance.placement import Placement
 from conformance.report import Result, Status, rate
 from conformance.run import main
@@ -158,6 +158,26 @@ def test_undefined_values_still_compare_metadata() -> None:
     assert compare(seen(torch.ones(2)), seen(torch.zeros(2)), CPU, check_values=False) is Grade.EXACT
     with pytest.raises(Mismatch, match="shape"):
         compare(seen(torch.ones(2)), seen(torch.zeros(3)), CPU, check_values=False)
+
+
+def test_coarse_results_may_be_as_far_from_the_exact_answer_as_the_cpu_is() -> None:
+    exact = seen(torch.tensor([100.0, 0.01], dtype=torch.float64))
+    cpu = seen(torch.tensor([100.0, 0.02], dtype=torch.bfloat16))
+    assert no_farther(cpu, seen(torch.tensor([100.0, 0.03], dtype=torch.bfloat16)), exact)
+    assert not no_farther(cpu, seen(torch.tensor([102.0, 0.02], dtype=torch.bfloat16)), exact)
+    assert not no_farther(cpu, seen(torch.tensor([100.0, float("nan")], dtype=torch.bfloat16)), exact)
+    assert not no_farther(seen(torch.ones(1)), seen(torch.ones(1) * 1.001), seen(torch.ones(1).double()))
+
+
+def test_placement_widens_what_it_is_told_to() -> None:
+    place = Placement(CPU, widen=(torch.bfloat16,))
+    placed = place((torch.ones(2, dtype=torch.bfloat16), torch.ones(2), torch.bfloat16, torch.float16))
+    assert [getattr(value, "dtype", value) for value in placed] == [
+        torch.float32,
+        torch.float32,
+        torch.float32,
+        torch.float16,
+    ]
 
 
 def test_placement_keeps_strides_sharing_bits_and_leaves() -> None:

@@ -25,7 +25,6 @@ def test_default_machine() -> None:
 
 def test_init_makes_the_machine() -> None:
     torch.neuron.init()
-    torch.neuron._lazy_init()
     assert torch.neuron.is_initialized()
     assert torch.neuron._initialized
     assert not torch.neuron._is_in_bad_fork()
@@ -176,8 +175,7 @@ def test_device_module_and_device_context_of_torch() -> None:
 def test_sending_a_tensor_to_another_process_is_refused() -> None:
     x = torch.ones(2, device="neuron")
     queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
-    with pytest.raises(errors.SharedDeviceTensorError, match=r"on neuron:0 cannot be sent .* tensor\.cpu\(\)"):
+    with pytest.raises(errors.SharedDeviceTensorError, match=r"on neuron:0 cannot be sent .*`tensor\.cpu\(\)`"):
         queue.put(x)
-    with pytest.raises(errors.SharedDeviceTensorError):
-        x.share_memory_()
+    assert x.share_memory_() is x  # nothing to do, as on torch.cuda
     assert torch.ones(2).share_memory_().is_shared()  # CPU tensors go on as before

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from comparison import assert_same, assert_same_as_cpu
+from tolerances import RECURRENT, Tolerance
 from torch import nn
 
 
@@ -61,6 +62,13 @@ MODELS = {
 }
 
 
+RECURRENT_MODELS = ("lstm", "gru", "rnn")
+
+
+def recurrent_tolerance(name: str) -> Tolerance | None:
+    return RECURRENT[torch.float32] if name in RECURRENT_MODELS else None
+
+
 def train(
     device: torch.device | str, model: nn.Module, make_optimizer, steps: int = 6, read_every: int = 1
 ) -> tuple[list[float], dict[str, torch.Tensor]]:
@@ -69,6 +77,7 @@ def train(
     model = copy.deepcopy(model).to(device)
     optimizer = make_optimizer(model.parameters())
     x, y = torch.randn(8, 16).to(device), torch.randint(0, 4, (8,)).to(device)
+    torch.manual_seed(7)  # each device draws from a generator of its own, and the data above came from the CPU's
     losses, unread = [], []
     for step in range(steps):
         optimizer.zero_grad()
@@ -122,8 +131,10 @@ def test_optimizer_gives_the_same_losses_and_weights(device, name):
 @pytest.mark.parametrize("name", MODELS)
 def test_model_gives_the_same_losses_and_weights(device, name):
     model = MODELS[name]()
-    expected = train("cpu", model, OPTIMIZERS["AdamW"])
-    assert_same(train(device, model, OPTIMIZERS["AdamW"]), expected)
+    # Plain SGD: Adam's first steps are the signs of the gradients, which makes much of a last bit.
+    optimizer = OPTIMIZERS["SGD" if name in RECURRENT_MODELS else "AdamW"]
+    expected = train("cpu", model, optimizer)
+    assert_same(train(device, model, optimizer), expected, recurrent_tolerance(name))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -131,7 +142,7 @@ def test_model_gives_the_same_in_evaluation(device, name):
     model = MODELS[name]().eval()
     x = torch.randn(8, 16)
     with torch.no_grad():
-        assert_same(copy.deepcopy(model).to(device)(x.to(device)), model(x))
+        assert_same(copy.deepcopy(model).to(device)(x.to(device)), model(x), recurrent_tolerance(name))
 
 
 @pytest.mark.neuron_only
@@ -166,6 +177,7 @@ def test_learning_rate_schedule_takes_effect(device):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=8)
         x = torch.randn(4, 16).to(on)
+        torch.manual_seed(2)
         result = []
         for _ in range(8):
             optimizer.zero_grad()
@@ -281,6 +293,7 @@ def test_recurrent_cell_forward_and_backward(device, kind):
         torch.randn(3, 4, requires_grad=True),
         torch.randn(3, 8, requires_grad=True),
         device=device,
+        tolerance=RECURRENT[torch.float32],
     )
 
 
@@ -297,7 +310,13 @@ def test_packed_sequences(device):
         out.sum().backward()
         return out, lengths.tolist(), x.grad
 
-    assert_same_as_cpu(program, dict(lstm.state_dict()), torch.randn(3, 4, 3, requires_grad=True), device=device)
+    assert_same_as_cpu(
+        program,
+        dict(lstm.state_dict()),
+        torch.randn(3, 4, 3, requires_grad=True),
+        device=device,
+        tolerance=RECURRENT[torch.float32],
+    )
 
 
 LOSSES = {

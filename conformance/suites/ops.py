@@ -116,7 +116,9 @@ def _forward(info: OpInfo, sample: SampleInput) -> dict[str, Call]:
         first, args, kwargs = _arguments(info, sample, place)
         inputs = list(tensors((first, args, kwargs)))
         versions = Observation.versions_of(inputs)
-        return Observation(info(first, *args, **kwargs), inputs, versions)
+        with place.default_device():
+            results = info(first, *args, **kwargs)
+        return Observation(results, inputs, versions)
 
     return {"": call}
 

@@ -111,6 +111,16 @@ at::Tensor& set_empty(at::Tensor& self) {
   return set_strided(self, c10::Storage(runtime::new_storage(0, self.device().index())), 0, {0}, {});
 }
 
+// May a tensor object take over what another one is (`p.data = p.data.to("neuron")`, module.to())? ATen's own answer
+// leaves out devices that it does not know.
+bool may_take_over(const at::Tensor& self, const at::Tensor& from) {
+  const auto strided = [](const at::Tensor& t) {
+    return t.layout() == c10::kStrided && t.has_storage() &&
+           (t.device().type() == runtime::kNeuron || t.device().is_cpu());
+  };
+  return strided(self) && strided(from);
+}
+
 }  // namespace
 
 void register_factories(torch::Library& aten) {
@@ -121,6 +131,7 @@ void register_factories(torch::Library& aten) {
   aten.impl("set_.source_Storage", TORCH_FN(set_storage));
   aten.impl("set_.source_Tensor", TORCH_FN(set_tensor));
   aten.impl("set_", TORCH_FN(set_empty));
+  aten.impl("_has_compatible_shallow_copy_type", TORCH_FN(may_take_over));
 }
 
 }  // namespace neuron::eager

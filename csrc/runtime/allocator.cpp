@@ -83,6 +83,7 @@ class HbmAllocator final : public c10::DeviceAllocator {
 
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override {
     device = checked_device(device);
+    if (driver::Machine::forked()) errors::forked_process();
     if (CorePool* pool = existing_pool(device)) {
       const driver::Hbm& hbm = pool->core().hbm;
       return {hbm.capacity() - hbm.used(), hbm.capacity()};

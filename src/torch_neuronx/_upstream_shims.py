@@ -20,10 +20,10 @@ def apply() -> None:
 
 
 def _refuse_to_share_device_memory() -> None:
-    """`torch.multiprocessing` takes a storage that is neither CUDA's nor meta's for a CPU storage, whose file
-    descriptor it sends to the other process.
+    """`torch.multiprocessing` takes a storage that is neither CUDA's nor meta's for a CPU storage, and fails on ours
+    with "_share_fd_: only available on CPU". Our error names the device and what to do instead.
 
-    Until: torch.multiprocessing.reductions asks the backend, or refuses (it does neither in 2.13).
+    Until: torch.multiprocessing.reductions asks the backend (not in 2.13).
     """
     storage_class: Any = torch.UntypedStorage
 

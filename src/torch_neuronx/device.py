@@ -73,7 +73,10 @@ def init() -> None:
 
 
 def _lazy_init() -> None:
-    _C.init()
+    # PyTorch calls this once before the first tensor, but also before mere questions such as how much memory is free.
+    # The machine is made when it is needed; here is only told why that would fail.
+    if _C.is_in_bad_fork() or _C.device_count() == 0:
+        _C.init()
 
 
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from . import _C
-from .device import DeviceLike, _existing_device_index
+from .device import DeviceLike, _existing_device_index, _lazy_init
 
 __all__ = [
     "OutOfMemoryError",
@@ -93,6 +93,7 @@ def reset_accumulated_memory_stats(device: DeviceLike = None) -> None:
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
     """(free, total) bytes of the device, where free is what the allocator has not taken."""
+    _lazy_init()  # A forked child would be told the figures that the parent had.
     free, total = torch._C._accelerator_getMemoryInfo(_existing_device_index(device))
     return free, total
 

@@ -1,4 +1,7 @@
-"""Streams and events: torch's own generic classes, with torch.cuda's constructors and functions."""
+"""Streams and events: torch's own generic classes, with torch.cuda's constructors and functions.
+
+Waiting, querying and recording are torch.Stream's and torch.Event's own methods.
+"""
 
 from __future__ import annotations
 
@@ -46,27 +49,20 @@ class Stream(torch.Stream):
         """(lowest, highest) priority: (0, -1)."""
         return _C.priority_range()
 
-    def wait_stream(self, stream: torch.Stream) -> None:
-        """Work given to this stream from now on waits for what `stream` holds now."""
-        super().wait_stream(stream)
-
-    def wait_event(self, event: torch.Event) -> None:
-        """Work given to this stream from now on waits for `event`."""
-        super().wait_event(event)
-
-    def record_event(self, event: torch.Event | None = None) -> torch.Event:
-        """Records `event`, or a new one, at this point of the stream and returns it."""
-        if event is None:
-            event = Event()
-        event.record(self)
-        return event
-
     def __repr__(self) -> str:
         return f"<torch.neuron.Stream device={self.device} stream_id={self.stream_id}>"
 
 
-class Event(torch.Event):
+class _EventType(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Event) and instance.device.type == "neuron"
+
+
+class Event(torch.Event, metaclass=_EventType):
     """A point in a stream, to wait for, to ask for, and to measure time between.
+
+    Makes plain torch.Event objects, which `isinstance` knows: `elapsed_time` of torch 2.13 refuses those of a
+    subclass.
 
     Args:
         enable_timing: `elapsed_time` (wall time, in milliseconds) works between two such events.
@@ -74,14 +70,13 @@ class Event(torch.Event):
         interprocess: not supported.
     """
 
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
+    def __new__(  # type: ignore[misc]
+        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> torch.Event:
         if interprocess:
             raise InterprocessEventError()
         # Without an index: the event belongs to the device of the stream that first records it.
-        return super().__new__(cls, torch.device("neuron"), enable_timing=enable_timing, blocking=blocking)
-
-    def __repr__(self) -> str:
-        return f"<torch.neuron.Event device={self.device} event_id={self.event_id:#x}>"
+        return torch.Event(torch.device("neuron"), enable_timing=enable_timing, blocking=blocking)
 
 
 def _wrap(stream: torch.Stream) -> Stream:

@@ -180,6 +180,9 @@ void Call::add(const c10::IValue& value, const ArgInfo& info) {
 }
 
 void Call::finish() {
+  // A generator of ours alone has brought the call here: its tensors, or the tensor that it would make, are the CPU's.
+  if (C10_UNLIKELY(generator_.defined()) && device_ < 0)
+    TORCH_CHECK(false, "Expected a 'cpu' device type for generator but found '", generator_.device().type(), "'");
   if (C10_UNLIKELY(cpu_tensor_ != nullptr) && device_ >= 0 && !op_.mixed_devices)
     errors::mixed_devices(op_.name, {runtime::kNeuron, device_}, cpu_tensor_->device());
   if (op_.mutates)

@@ -1,5 +1,6 @@
 // Dropout in training: ATen routes accelerators to native_dropout, whose CPU kernel takes no generator. The op below is
 // the same with one, and gives the values that the CPU's dropout gives for the same seed.
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/bernoulli.h>
 #include <ATen/ops/empty_like.h>
@@ -25,6 +26,7 @@ std::tuple<at::Tensor, at::Tensor> dropout_cpu(const at::Tensor& input, double p
 }
 
 at::Tensor dropout_backward_cpu(const at::Tensor& grad, const at::Tensor& mask, double scale) {
+  if (!grad.is_floating_point()) return grad * mask * scale;  // with the CPU's type promotion
   if (scale == 0.0) return at::zeros_like(grad);
   return mask.to(grad.dtype()).div_(1.0 / scale).mul_(grad);
 }

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "eager/alias.h"
+#include "eager/describe.h"
 #include "eager/launch.h"
 #include "eager/placement.h"
 #include "eager/statistics.h"
@@ -158,15 +159,18 @@ void settle_outputs(OpPayload& payload, Worker& w) {
   if (C10_UNLIKELY(!moved.empty())) move_outputs(moved);
 }
 
-std::string describe(const OpPayload& payload) {
-  std::ostringstream text;
-  text << "The error above was raised by the asynchronous launch of " << payload.op->name << "(";
-  const char* separator = "";
-  for (const auto& meta : payload.plan->tensors) {
-    text << separator << c10::toString(c10::typeMetaToScalarType(meta.dtype)) << c10::IntArrayRef(meta.sizes);
-    separator = ", ";
+std::string describe(OpPayload& payload, std::string_view error) {
+  std::vector<at::Tensor> tensors;
+  AliasPool pool;  // the worker's own may have been let go of by the kernel
+  for (std::size_t i = 0; i < payload.plan->tensors.size(); ++i) {
+    const auto& meta = payload.plan->tensors[i];
+    const auto& sent = payload.tensors()[i];
+    tensors.push_back(meta.on_cpu ? pool.get(i, meta, sent.value, meta.dtype.itemsize(), 0)
+                                  : pool.get(i, meta, sent.stored.storage, sent.stored.bytes, sent.stored.offset));
   }
-  text << ") on device neuron";
+  std::ostringstream text;
+  text << "The error above was raised by the asynchronous launch of "
+       << describe_call(payload.op->name, tensors, error) << " on device neuron";
   if (payload.site)
     text << ", launched at " << payload.site->file << ":" << payload.site->line;
   else
@@ -202,10 +206,10 @@ void execute(driver::Launch& launch) {
     }
     settle_outputs(payload, w);
   } catch (c10::Error& error) {  // keeps its class: IndexError stays IndexError
-    error.add_context(describe(payload));
+    error.add_context(describe(payload, error.what_without_backtrace()));
     throw;
   } catch (const std::exception& error) {
-    C10_THROW_ERROR(Error, c10::str(error.what(), "\n", describe(payload)));
+    C10_THROW_ERROR(Error, c10::str(error.what(), "\n", describe(payload, error.what())));
   }
 }
 

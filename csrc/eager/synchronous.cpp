@@ -8,6 +8,7 @@
 #include "driver/machine.h"
 #include "driver/queue.h"
 #include "eager/alias.h"
+#include "eager/describe.h"
 #include "eager/execute.h"
 #include "eager/launch.h"
 #include "eager/placement.h"
@@ -171,6 +172,26 @@ class BorrowedDefaultGenerator {
   at::Tensor saved_;
 };
 
+// The CPU kernel itself; its errors are PyTorch's, with the call added to them.
+void run_on_cpu(const Call& call, c10::DeviceIndex device, Stack* stack) {
+  const OpInfo& op = call.op();
+  HbmScope in_hbm(device);
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  std::optional<BorrowedDefaultGenerator> borrowed;
+  if (op.draws_unseeded) borrowed.emplace(device);
+  try {
+    op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  } catch (c10::Error& error) {
+    std::vector<at::Tensor> tensors;
+    for (auto* t : call.tensors())
+      tensors.push_back(cpu_alias(at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(t))));
+    error.add_context(c10::str(describe_call(op.name, tensors, error.what_without_backtrace()), " on neuron:",
+                               static_cast<int>(device)));
+    throw;
+  }
+}
+
 }  // namespace
 
 void run_synchronously(Call& call, Stack* stack) {
@@ -197,14 +218,7 @@ void run_synchronously(Call& call, Stack* stack) {
 
   AliasSet aliases;
   CpuArguments convert(call, stack->data() + first, aliases);
-  {
-    HbmScope in_hbm(device);
-    at::AutoDispatchBelowADInplaceOrView below_autograd;
-    c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    std::optional<BorrowedDefaultGenerator> borrowed;
-    if (op.draws_unseeded) borrowed.emplace(device);
-    op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-  }
+  run_on_cpu(call, device, stack);
   bool usable = true;
   if (op.mutates) usable = !aliases.propagate(op.name.c_str());
 

@@ -132,8 +132,10 @@ c10::DataPtr allocate(std::size_t bytes, c10::DeviceIndex device) {
 
 c10::intrusive_ptr<c10::StorageImpl> new_storage(std::size_t bytes, c10::DeviceIndex device) {
   if (device < 0) device = current_device();
-  return c10::make_storage_impl(c10::StorageImpl::use_byte_size_t(), static_cast<std::int64_t>(bytes),
-                                allocate(bytes, device), allocator(), /*resizable=*/true, c10::Device(kNeuron, device));
+  // Not make_storage_impl(): it takes the null pointer of an empty storage for "none given" and asks for one of the
+  // current device.
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, allocate(bytes, device),
+                                               allocator(), /*resizable=*/true);
 }
 
 bool is_hbm_deleter(c10::DeleterFnPtr deleter) { return deleter == &free_block; }

@@ -98,10 +98,11 @@ def no_farther(expected: Observation, actual: Observation, exact: Observation) -
         if truth.shape != cpu.shape or _close(cpu.detach()[~finite], host[~finite], 0.0, 0.0) is not None:
             return False
         want, have, right = (tensor.detach()[finite].double() for tensor in (cpu, host, truth))
-        if want.numel() and not (have - right).abs().max() <= 2 * (want - right).abs().max() + (
-            torch.finfo(cpu.dtype).eps * right.abs().max()
-        ):
-            return False
+        if want.numel():
+            format_ = torch.finfo(cpu.dtype)
+            unit = format_.eps * max(right.abs().max().item(), format_.tiny)
+            if (have - right).abs().max() > 2 * (want - right).abs().max() + unit:
+                return False
     return any(isinstance(cpu, Tensor) and cpu.dtype in COARSE for cpu, _, _ in triples)
 
 

@@ -31,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     everything: list[Case] = [case for name in names for case in suites.load(name).cases()]
     verdicts = load_verdicts(options.verdicts, names)
     verdicts.check(everything)
+    if options.device == "cpu":
+        verdicts = verdicts.of_the_tables()
     cases = [case for case in everything if selection(case)]
     if options.list:
         for case in cases:

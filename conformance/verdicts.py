@@ -60,6 +60,10 @@ class Verdicts:
         for verdict in self.all:
             self._by_entry.setdefault((verdict.suite, verdict.entry), []).append(verdict)
 
+    def of_the_tables(self) -> Verdicts:
+        """Only those about the tables themselves, which hold on every device."""
+        return Verdicts(each for each in self.all if each.kind == UNDEFINED_VALUES)
+
     def of(self, case: Case) -> Verdict | None:
         """The verdict about ``case``, if there is one."""
         return next((each for each in self._by_entry.get((case.suite, case.entry), ()) if each.covers(case)), None)

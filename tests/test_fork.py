@@ -100,12 +100,14 @@ assert not torch.neuron.is_initialized()
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
 def test_questions_in_a_forked_child_are_answered(tmp_path):  # A3
     child = "assert torch.neuron.device_count() == 4 and torch.accelerator.is_available(); torch.ones(2).add(1)"
     result = run_python(FORK.format(before=USED, child=child, code=0), directory=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.slow
 def test_fork_while_the_device_works(tmp_path):
     busy = "y = torch.randn(700, 700, device='neuron')\nfor _ in range(20): y = (y @ y).tanh()"
     child = "assert torch.ones(1000).add(1).sum().item() == 2000.0"
@@ -135,12 +137,14 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_multiprocessing_fork_names_spawn(tmp_path):  # A3
     result = run_python(MULTIPROCESSING.format(method="fork"), directory=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "spawn" in result.stdout
 
 
+@pytest.mark.slow
 def test_multiprocessing_spawn_works(tmp_path):  # A3
     result = run_python(MULTIPROCESSING.format(method="spawn"), directory=tmp_path)
     assert result.returncode == 0, result.stderr

@@ -220,6 +220,23 @@ def test_submodules_are_loaded_once() -> None:
     assert autocast is torch_neuronx.amp.autocast
 
 
+def test_amp_as_torch_cuda_has_it() -> None:
+    x = torch.ones(2, 2, device="neuron")
+    with torch.neuron.amp.autocast(dtype=torch.bfloat16):
+        assert (x @ x).dtype == torch.bfloat16
+    scaler = torch.neuron.amp.GradScaler(init_scale=4.0)
+    assert scaler.scale(x).tolist() == [[4, 4], [4, 4]]
+
+
+@pytest.mark.slow
+def test_libraries_find_the_device() -> None:
+    # They look for an importable torch_neuronx and for torch.neuron; without them they silently use the CPU.
+    transformers = pytest.importorskip("transformers.utils.import_utils")
+    accelerate = pytest.importorskip("accelerate")
+    assert transformers.is_torch_neuron_available(check_device=True)
+    assert accelerate.Accelerator().device.type == "neuron"
+
+
 def test_versions_agree_with_the_project_file() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert torch_neuronx.__version__ == project["version"]

@@ -380,3 +380,20 @@ def test_exponential_moving_average_of_a_model(device):
         return dict(average.module.state_dict())
 
     assert_same_as_cpu(program, dict(nn.Linear(4, 4).state_dict()), torch.randn(4, 4), device=device)
+
+
+@pytest.mark.neuron_only
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+def test_transformer_encoder_with_padding_in_evaluation(device):
+    def encoder(nested: bool) -> nn.Module:
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        return nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested).eval()
+
+    x = torch.randn(2, 3, 8)
+    padding = torch.tensor([[False, False, True], [False, False, False]])
+    with torch.no_grad():
+        expected = encoder(nested=False)(x, src_key_padding_mask=padding)
+        result = encoder(nested=True).to(device)(x.to(device), src_key_padding_mask=padding.to(device))
+    # With nested tensors, which the CPU has, the padded positions are zero: only the others are comparable.
+    assert_same(result[~padding.to(device)], expected[~padding])

@@ -16,7 +16,17 @@ from conformance.candidate import Candidate
 from conformance.cases import Case
 from conformance.compare import Observation
 from conformance.placement import Placement, tensors
-from conformance.suites.suite import SEED, Call, Options, Tally, against_cpu, same_error, seed_everything, spread
+from conformance.suites.suite import (
+    SEED,
+    Call,
+    Options,
+    Tally,
+    against_cpu,
+    cotangents,
+    same_error,
+    seed_everything,
+    spread,
+)
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "complex64")
 # Variant: (training mode, what is done).
@@ -92,7 +102,7 @@ def _observe(module: torch.nn.Module, results: Any) -> Observation:
 
 def _forward(info: ModuleInfo, sample: ModuleInput, dtype: torch.dtype, training: bool) -> Call:
     def call(place: Placement) -> Observation:
-        module = _build(info, sample, dtype, training).to(place.device)
+        module = _build(info, sample, dtype, training).to(place.device, place(dtype))
         arguments = sample.forward_input
         place.seed(SEED)
         return _observe(module, module(*place(arguments.args), **place(arguments.kwargs)))
@@ -102,7 +112,7 @@ def _forward(info: ModuleInfo, sample: ModuleInput, dtype: torch.dtype, training
 
 def _backward(info: ModuleInfo, sample: ModuleInput, dtype: torch.dtype, training: bool) -> Call:
     def call(place: Placement) -> Observation:
-        module = _build(info, sample, dtype, training).to(place.device)
+        module = _build(info, sample, dtype, training).to(place.device, place(dtype))
         args, kwargs = place(sample.forward_input.args), place(sample.forward_input.kwargs)
         place.seed(SEED)
         results = module(*args, **kwargs)
@@ -110,9 +120,7 @@ def _backward(info: ModuleInfo, sample: ModuleInput, dtype: torch.dtype, trainin
         inputs = [tensor for tensor in (*tensors((args, kwargs)), *module.parameters()) if tensor.requires_grad]
         if not outputs or not inputs:
             raise TypeError("nothing to differentiate")
-        source = torch.Generator().manual_seed(SEED)
-        cotangents = [place(torch.randn(output.shape, dtype=output.dtype, generator=source)) for output in outputs]
-        torch.autograd.backward(outputs, cotangents, inputs=inputs)
+        torch.autograd.backward(outputs, cotangents(outputs, place), inputs=inputs)
         return _observe(module, (results, [tensor.grad for tensor in inputs]))
 
     return call

@@ -15,7 +15,17 @@ from conformance.candidate import Candidate
 from conformance.cases import ANY_DTYPE, Case
 from conformance.compare import Observation
 from conformance.placement import Placement, map_leaves, tensors
-from conformance.suites.suite import SEED, Call, Options, Tally, against_cpu, same_error, seed_everything, spread
+from conformance.suites.suite import (
+    SEED,
+    Call,
+    Options,
+    Tally,
+    against_cpu,
+    cotangents,
+    same_error,
+    seed_everything,
+    spread,
+)
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "bool", "complex64")
 GRADIENT_DTYPES = ("float32", "float64", "complex64")
@@ -164,7 +174,8 @@ def _out(info: OpInfo, sample: SampleInput) -> dict[str, Call]:
 
 
 def _detached_on_host(leaf: Any) -> Any:
-    return leaf.detach().to("cpu") if isinstance(leaf, Tensor) else leaf
+    # A copy between devices resolves lazy conjugation, and one that stays on the host must not differ from it.
+    return leaf.detach().to("cpu").resolve_conj().resolve_neg() if isinstance(leaf, Tensor) else leaf
 
 
 def _same(tensor: Tensor) -> Tensor:
@@ -192,9 +203,7 @@ def _gradient(info: OpInfo, sample: SampleInput) -> dict[str, Call]:
         outputs = [tensor for tensor in tensors(sample.output_process_fn_grad(results)) if tensor.requires_grad]
         if not inputs or not outputs:
             raise TypeError("nothing to differentiate")
-        source = torch.Generator().manual_seed(SEED)
-        cotangents = [place(torch.randn(output.shape, dtype=output.dtype, generator=source)) for output in outputs]
-        gradients = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
+        gradients = torch.autograd.grad(outputs, inputs, cotangents(outputs, place), allow_unused=True)
         return Observation((results, gradients), list(tensors((first, args, kwargs))))
 
     return {"": call}

@@ -18,6 +18,7 @@ from conformance.placement import Placement, map_leaves
 from conformance.suites.suite import SEED, Call, Options, Tally, against_cpu, same_error, seed_everything
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "complex64")
+FINE_DTYPES = ("float32", "float64", "complex64")
 # Variant: the implementation flags it passes. "default" lets the optimizer choose, as user code does.
 IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
     "default": {},
@@ -42,7 +43,8 @@ class OptimizerSuite:
         for name, info in self._infos.items():
             for variant in IMPLEMENTATIONS:
                 if _applies(info, variant):
-                    for dtype in DTYPES:
+                    # By default the CPU loops and a device takes foreach, which rounds coarse formats at other points.
+                    for dtype in FINE_DTYPES if variant == "default" else DTYPES:
                         yield Case("optim", name, variant, dtype)
             if info.optim_error_inputs_func is not None:
                 yield Case("optim", name, "error", ANY_DTYPE)
@@ -140,7 +142,8 @@ def _training(info: OptimizerInfo, kwargs: dict[str, Any], dtype: torch.dtype, s
             for mine, theirs in zip(second.parameters, first.parameters, strict=True):
                 mine.copy_(theirs)
         resumed = _make(info, second.parameters, kwargs)
-        resumed.load_state_dict(saved)
+        # Loading may take over the very tensors of the state, and what was saved is compared at the end.
+        resumed.load_state_dict(copy.deepcopy(saved))
         losses += second.train(resumed, STEPS_AFTER_LOADING)
         return Observation(
             (losses, first.parameters, second.parameters, _state(saved, place), _state(resumed.state_dict(), place))

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy
 import torch
+from torch import Tensor
 
 from conformance.candidate import Candidate
 from conformance.cases import Case
@@ -103,6 +104,17 @@ def seed_everything() -> None:
     random.seed(SEED)
     numpy.random.seed(SEED)
     torch.default_generator.manual_seed(SEED)
+
+
+def cotangents(outputs: Sequence[Tensor], place: Placement) -> list[Tensor]:
+    """What is fed into a backward pass: fixed random quarters, which every dtype holds without rounding."""
+    source = torch.Generator().manual_seed(SEED)
+    made: list[Tensor] = []
+    for output in outputs:
+        parts = torch.randint(-8, 9, (2, *output.shape), generator=source) / 4
+        whole = torch.complex(parts[0], parts[1]) if output.is_complex() else parts[0]
+        made.append(place(whole.to(output.dtype)))
+    return made
 
 
 def _seeded(call: Callable[[Placement], T], device: torch.device) -> T:

@@ -1,4 +1,5 @@
-// The launch path as Python sees it, and the one place where the launch path may look at Python: the line that launched.
+// The launch path as Python sees it, and the one place where the launch path may look at Python: the line that
+// launched.
 #include <Python.h>
 #include <pybind11/pybind11.h>
 

@@ -14,7 +14,8 @@ std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to *
 
 Hbm::Hbm(std::size_t capacity) : capacity_(capacity / kGranule * kGranule) {
   // One granule more than needed, so that the range can start on a granule: transparent huge pages want that.
-  void* p = mmap(nullptr, capacity_ + kGranule, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* p =
+      mmap(nullptr, capacity_ + kGranule, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) throw std::bad_alloc();
   base_ = reinterpret_cast<char*>(round_up(reinterpret_cast<std::size_t>(p), kGranule));
   if (capacity_) free_.emplace(base_, capacity_);

@@ -8,11 +8,11 @@
 namespace neuron::driver {
 
 struct InstanceType {
-  std::string_view name;          // e.g. "trn2.3xlarge"
-  std::string_view chip;          // "trn2" or "trn3"
-  int chips;                      // Trainium chips in the instance
-  int logical_cores_per_chip;     // with LNC=2, the default: two physical NeuronCores make one logical core
-  std::size_t hbm_bytes_per_core; // of one logical core
+  std::string_view name;           // e.g. "trn2.3xlarge"
+  std::string_view chip;           // "trn2" or "trn3"
+  int chips;                       // Trainium chips in the instance
+  int logical_cores_per_chip;      // with LNC=2, the default: two physical NeuronCores make one logical core
+  std::size_t hbm_bytes_per_core;  // of one logical core
 
   int logical_cores() const { return chips * logical_cores_per_chip; }
 };

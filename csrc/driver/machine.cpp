@@ -55,7 +55,8 @@ const Config& Machine::config() { return mutable_config(); }
 int Machine::core_count() noexcept {
   const auto& config = mutable_config();
   if (!config.error.empty()) return 0;
-  return config.visible_cores.empty() ? config.instance->logical_cores() : static_cast<int>(config.visible_cores.size());
+  return config.visible_cores.empty() ? config.instance->logical_cores()
+                                      : static_cast<int>(config.visible_cores.size());
 }
 
 bool Machine::created() { return g_machine.load(std::memory_order_acquire) != nullptr; }

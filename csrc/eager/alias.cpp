@@ -24,7 +24,8 @@ struct Access : c10::TensorImpl {
 constexpr c10::DispatchKeySet kCpuBit(c10::BackendComponent::CPUBit);
 constexpr c10::DispatchKeySet kNeuronBit(c10::BackendComponent::PrivateUse1Bit);
 // Properties of the values that a tensor's keys carry.
-const c10::DispatchKeySet kValueKeys({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
+const c10::DispatchKeySet kValueKeys({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
+                                      c10::DispatchKey::ZeroTensor});
 
 c10::DataPtr borrowed(const void* data) { return {const_cast<void*>(data), kCpu}; }
 
@@ -153,9 +154,8 @@ at::Tensor AliasPool::get(std::size_t i, const TensorMeta& meta, const void* dat
   auto& slot = slots_[i];
   c10::StorageImpl* storage;
   if (meta.shares_storage_with >= 0) {
-    storage = slots_[static_cast<std::size_t>(meta.shares_storage_with)]
-                  .tensor->unsafe_storage()
-                  .unsafeGetStorageImpl();
+    storage =
+        slots_[static_cast<std::size_t>(meta.shares_storage_with)].tensor->unsafe_storage().unsafeGetStorageImpl();
   } else {
     if (!slot.storage) slot.storage = cpu_storage(nullptr, 0);
     storage = slot.storage.get();
@@ -163,9 +163,9 @@ at::Tensor AliasPool::get(std::size_t i, const TensorMeta& meta, const void* dat
     storage->set_nbytes(bytes);
   }
   if (!slot.tensor)
-    slot.tensor = c10::make_intrusive<c10::TensorImpl>(
-        c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)),
-        c10::DispatchKeySet(c10::DispatchKey::CPU), meta.dtype);
+    slot.tensor =
+        c10::make_intrusive<c10::TensorImpl>(c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)),
+                                             c10::DispatchKeySet(c10::DispatchKey::CPU), meta.dtype);
   else
     slot.tensor->set_storage_and_dtype(c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)),
                                        meta.dtype);

@@ -7,10 +7,11 @@ namespace at::autocast {
 namespace {
 // Logarithms of probabilities near 0 and 1 do not survive half precision.
 Tensor refuse_binary_cross_entropy(const Tensor&, const Tensor&, const std::optional<Tensor>&, int64_t) {
-  TORCH_CHECK(false,
-              "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: use "
-              "binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss, which take the values before the sigmoid "
-              "and are safe, or leave autocast for this call.");
+  TORCH_CHECK(
+      false,
+      "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: use "
+      "binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss, which take the values before the sigmoid "
+      "and are safe, or leave autocast for this call.");
 }
 }  // namespace
 

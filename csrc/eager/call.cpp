@@ -11,10 +11,14 @@ namespace neuron::eager {
 
 c10::IValue Number::ivalue() const {
   switch (type) {
-    case Type::kInt: return integer;
-    case Type::kDouble: return real[0];
-    case Type::kBool: return integer != 0;
-    case Type::kComplex: return c10::complex<double>(real[0], real[1]);
+    case Type::kInt:
+      return integer;
+    case Type::kDouble:
+      return real[0];
+    case Type::kBool:
+      return integer != 0;
+    case Type::kComplex:
+      return c10::complex<double>(real[0], real[1]);
   }
   return {};
 }
@@ -59,8 +63,8 @@ void Call::add_tensor(c10::TensorImpl* t) {
   }
   if (C10_UNLIKELY(t->key_set().has(c10::DispatchKey::ZeroTensor))) cacheable_ = false;
   key_.push_back(kTensor | neuron << 5 | std::int64_t{t->is_wrapped_number()} << 6 | std::int64_t{t->is_conj()} << 7 |
-                 std::int64_t{t->is_neg()} << 8 | static_cast<std::int64_t>(c10::typeMetaToScalarType(t->dtype())) << 9 |
-                 dim << 20);
+                 std::int64_t{t->is_neg()} << 8 |
+                 static_cast<std::int64_t>(c10::typeMetaToScalarType(t->dtype())) << 9 | dim << 20);
   if (!dim) return;
   const auto sizes = t->sizes(), strides = t->strides();
   key_.append(sizes.begin(), sizes.end());
@@ -126,8 +130,7 @@ void Call::add_list(const c10::IValue& value) {
     for (const auto& element : list) add_tensor(element.unsafeToTensorImpl());
   } else if (value.isOptionalTensorList()) {
     key_.push_back(kOptionalTensors | size);
-    for (const auto& element : list)
-      element.isNone() ? add_none() : add_tensor(element.unsafeToTensorImpl());
+    for (const auto& element : list) element.isNone() ? add_none() : add_tensor(element.unsafeToTensorImpl());
   } else if (value.isIntList()) {
     key_.push_back(kInts | size);
     for (const auto& element : list) key_.push_back(element.toInt());

@@ -69,9 +69,23 @@ class Call {
 
  private:
   // The first word of each argument in the key.
-  enum Tag : std::int64_t { kUndefined = 1, kNone = 2, kFalse = 3, kTrue = 4, kInt = 5, kString = 6, kDevice = 7,
-                            kGenerator = 8, kTensors = 9, kOptionalTensors = 10, kInts = 11, kDoubles = 12, kBools = 13,
-                            kNumbers = 14, kTensor = 16 };
+  enum Tag : std::int64_t {
+    kUndefined = 1,
+    kNone = 2,
+    kFalse = 3,
+    kTrue = 4,
+    kInt = 5,
+    kString = 6,
+    kDevice = 7,
+    kGenerator = 8,
+    kTensors = 9,
+    kOptionalTensors = 10,
+    kInts = 11,
+    kDoubles = 12,
+    kBools = 13,
+    kNumbers = 14,
+    kTensor = 16
+  };
 
   void add_none() { key_.push_back(kNone); }
   void add_double(double number);

@@ -105,9 +105,8 @@ void core_to_core(at::Tensor& to, const at::Tensor& from) {
   auto& source = runtime::current_queue(from.device().index());
   auto& target = runtime::current_queue(to.device().index());
   driver::block_until(source, target, target.submitted());
-  const auto ticket = driver::submit(source, "copy", [to = cpu_alias(to), from = cpu_alias(from)]() mutable {
-    to.copy_(from);
-  });
+  const auto ticket =
+      driver::submit(source, "copy", [to = cpu_alias(to), from = cpu_alias(from)]() mutable { to.copy_(from); });
   driver::block_until(target, source, ticket);
   wait_if_blocking(source, ticket);
 }

@@ -38,11 +38,32 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::St
 // Ops without a CPU kernel of their own that run better in one launch than decomposed into several, whose decomposition
 // resizes an output, which would make every call synchronous, or whose code names the devices that it knows.
 const std::unordered_set<std::string_view>& in_one_piece() {
-  static const std::unordered_set<std::string_view> names{
-      "arange", "arange.start", "arange.start_step", "linspace", "logspace", "eye", "eye.m", "randperm",
-      "randperm.generator", "clone", "repeat", "stack", "embedding", "embedding_backward", "convolution",
-      "convolution_backward", "_convolution", "mul.Scalar", "div.Scalar", "linalg_pinv.atol_rtol_tensor",
-      "_unsafe_index.Tensor", "index_put_", "native_batch_norm_backward", "zero_", "mode.values", "conj_physical_"};
+  static const std::unordered_set<std::string_view> names{"arange",
+                                                          "arange.start",
+                                                          "arange.start_step",
+                                                          "linspace",
+                                                          "logspace",
+                                                          "eye",
+                                                          "eye.m",
+                                                          "randperm",
+                                                          "randperm.generator",
+                                                          "clone",
+                                                          "repeat",
+                                                          "stack",
+                                                          "embedding",
+                                                          "embedding_backward",
+                                                          "convolution",
+                                                          "convolution_backward",
+                                                          "_convolution",
+                                                          "mul.Scalar",
+                                                          "div.Scalar",
+                                                          "linalg_pinv.atol_rtol_tensor",
+                                                          "_unsafe_index.Tensor",
+                                                          "index_put_",
+                                                          "native_batch_norm_backward",
+                                                          "zero_",
+                                                          "mode.values",
+                                                          "conj_physical_"};
   return names;
 }
 

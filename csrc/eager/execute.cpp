@@ -51,14 +51,23 @@ void push_arguments(OpPayload& payload, Worker& w) {
   };
   for (const auto& arg : plan.args) {
     switch (arg.kind) {
-      case ArgKind::kTensor: w.stack.emplace_back(tensor()); break;
-      case ArgKind::kNoTensor: w.stack.emplace_back(at::Tensor()); break;
-      case ArgKind::kNumber: w.stack.push_back(payload.numbers()[next_number++].ivalue()); break;
-      case ArgKind::kConstant: w.stack.push_back(arg.constant); break;
+      case ArgKind::kTensor:
+        w.stack.emplace_back(tensor());
+        break;
+      case ArgKind::kNoTensor:
+        w.stack.emplace_back(at::Tensor());
+        break;
+      case ArgKind::kNumber:
+        w.stack.push_back(payload.numbers()[next_number++].ivalue());
+        break;
+      case ArgKind::kConstant:
+        w.stack.push_back(arg.constant);
+        break;
       case ArgKind::kTensorList: {
         c10::List<at::Tensor> list;
         list.reserve(arg.count);
-        for (int i = 0; i < arg.count; ++i) list.push_back(arg.present[static_cast<std::size_t>(i)] ? tensor() : at::Tensor());
+        for (int i = 0; i < arg.count; ++i)
+          list.push_back(arg.present[static_cast<std::size_t>(i)] ? tensor() : at::Tensor());
         w.stack.emplace_back(std::move(list));
         break;
       }
@@ -169,8 +178,8 @@ std::string describe(OpPayload& payload, std::string_view error) {
                                   : pool.get(i, meta, sent.stored.storage, sent.stored.bytes, sent.stored.offset));
   }
   std::ostringstream text;
-  text << "The error above was raised by the asynchronous launch of "
-       << describe_call(payload.op->name, tensors, error) << " on device neuron";
+  text << "The error above was raised by the asynchronous launch of " << describe_call(payload.op->name, tensors, error)
+       << " on device neuron";
   if (payload.site)
     text << ", launched at " << payload.site->file << ":" << payload.site->line;
   else

@@ -17,8 +17,7 @@ namespace {
 
 at::Tensor new_tensor(std::size_t bytes, c10::ScalarType dtype, std::optional<c10::Layout> layout,
                       std::optional<c10::Device> device, std::optional<bool> pin_memory, const char* op) {
-  if (C10_UNLIKELY(c10::layout_or_default(layout) != c10::kStrided))
-    errors::unsupported_layout(op, c10::str(*layout));
+  if (C10_UNLIKELY(c10::layout_or_default(layout) != c10::kStrided)) errors::unsupported_layout(op, c10::str(*layout));
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
   const auto index = device && device->has_index() ? device->index() : runtime::current_device();
   if (C10_UNLIKELY(index >= runtime::device_count())) errors::no_such_device(index, runtime::device_count());

@@ -1,5 +1,6 @@
 #pragma once
-// The kernels of the device that are not "run the CPU kernel": each file registers its own with the library it is given.
+// The kernels of the device that are not "run the CPU kernel": each file registers its own with the library it is
+// given.
 #include <torch/library.h>
 
 namespace neuron::eager {

@@ -29,7 +29,8 @@ at::Tensor fresh_output(const OutPlan& out, c10::DeviceIndex device) {
   return at::Tensor(std::move(t));
 }
 
-void fill_payload(std::byte* bytes, const Call& call, const Plan& plan, const LaunchSite* site, const Results& results) {
+void fill_payload(std::byte* bytes, const Call& call, const Plan& plan, const LaunchSite* site,
+                  const Results& results) {
   auto* payload = new (bytes) OpPayload{&call.op(), &plan, site, nullptr};
   auto* tensors = payload->tensors();
   const auto impls = call.tensors();
@@ -152,8 +153,8 @@ void run_boxed(OpInfo& op, torch::jit::Stack* stack) {
 }
 
 LaunchStatistics launch_statistics() {
-  return {g_counters.launched.load(), g_counters.planned.load(), g_counters.synchronous.load(),
-          g_counters.views.load(), g_counters.moved_outputs.load()};
+  return {g_counters.launched.load(), g_counters.planned.load(), g_counters.synchronous.load(), g_counters.views.load(),
+          g_counters.moved_outputs.load()};
 }
 
 }  // namespace neuron::eager

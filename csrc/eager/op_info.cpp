@@ -18,8 +18,8 @@ std::string full_name(const c10::OperatorName& name) {
 // Indexing takes CPU index tensors, and CPU values of one element, beside a device tensor.
 bool allows_mixed_devices(std::string_view name) {
   return name == "aten::index.Tensor" || name == "aten::index.Tensor_out" || name == "aten::index_put_" ||
-         name == "aten::_index_put_impl_" || name == "aten::_unsafe_index.Tensor" || name == "aten::_unsafe_index_put" ||
-         name == "aten::index_put" || name == "aten::index_put.out";
+         name == "aten::_index_put_impl_" || name == "aten::_unsafe_index.Tensor" ||
+         name == "aten::_unsafe_index_put" || name == "aten::index_put" || name == "aten::index_put.out";
 }
 
 // Ops whose tags do not say that their outputs depend on data, and views that their schema does not declare.
@@ -36,8 +36,7 @@ bool contains(std::string_view text, std::string_view part) { return text.find(p
 
 }  // namespace
 
-OpInfo::OpInfo(c10::OperatorHandle op)
-    : handle(op), name(full_name(op.operator_name())), arguments(0), returns(0) {
+OpInfo::OpInfo(c10::OperatorHandle op) : handle(op), name(full_name(op.operator_name())), arguments(0), returns(0) {
   const auto& schema = op.schema();
   arguments = static_cast<int>(schema.arguments().size());
   returns = static_cast<int>(schema.returns().size());

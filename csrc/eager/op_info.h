@@ -14,7 +14,8 @@ namespace neuron::eager {
 enum class Execution : std::uint8_t {
   kLaunch,       // asynchronously once its outputs' metadata is known
   kView,         // at once on the calling thread: only metadata is touched
-  kSynchronous,  // on the calling thread after the queue has drained: its outputs depend on data, or it returns no tensor
+  kSynchronous,  // on the calling thread after the queue has drained: its outputs depend on data, or it returns no
+                 // tensor
 };
 
 struct ArgInfo {
@@ -33,13 +34,13 @@ struct OpInfo {
   c10::SmallVector<ArgInfo, 12> args;
   c10::SmallVector<std::int8_t, 4> return_arg;  // argument that a return is (in-place and out=), or -1
   Execution execution = Execution::kLaunch;
-  bool runnable = false;           // there is a kernel for the CPU
-  bool mutates = false;            // writes to an argument
-  bool numbers_in_key = false;     // outputs' shapes may depend on numbers: factories and out= variants
+  bool runnable = false;        // there is a kernel for the CPU
+  bool mutates = false;         // writes to an argument
+  bool numbers_in_key = false;  // outputs' shapes may depend on numbers: factories and out= variants
   bool takes_generator = false;
-  bool draws_unseeded = false;     // random, but takes no generator
+  bool draws_unseeded = false;  // random, but takes no generator
   bool lists_returned = false;
-  bool mixed_devices = false;      // CPU tensors are allowed beside the device's (indexing)
+  bool mixed_devices = false;  // CPU tensors are allowed beside the device's (indexing)
 
   PlanCache plans;
 };

@@ -24,13 +24,22 @@ struct TensorMeta {
   int shares_storage_with = -1;  // an earlier tensor of the call
 };
 
-enum class ArgKind : std::uint8_t { kTensor, kNoTensor, kNumber, kConstant, kTensorList, kOptionalTensorList, kNumberList, kGenerator };
+enum class ArgKind : std::uint8_t {
+  kTensor,
+  kNoTensor,
+  kNumber,
+  kConstant,
+  kTensorList,
+  kOptionalTensorList,
+  kNumberList,
+  kGenerator
+};
 
 struct ArgPlan {
   ArgKind kind = ArgKind::kConstant;
-  std::uint16_t count = 0;           // of a list
-  c10::IValue constant;              // as the kernel gets it
-  std::vector<bool> present;         // of an optional tensor list
+  std::uint16_t count = 0;    // of a list
+  c10::IValue constant;       // as the kernel gets it
+  std::vector<bool> present;  // of an optional tensor list
 };
 
 enum class OutKind : std::uint8_t { kFresh, kArgument, kUndefined };
@@ -51,13 +60,13 @@ struct ReturnPlan {
 struct Plan {
   std::vector<std::int64_t> key;
   std::vector<ArgPlan> args;
-  std::vector<TensorMeta> tensors;   // in order of the arguments, lists flattened
-  std::vector<OutPlan> outs;         // in order of the returns, lists flattened
+  std::vector<TensorMeta> tensors;  // in order of the arguments, lists flattened
+  std::vector<OutPlan> outs;        // in order of the returns, lists flattened
   std::vector<ReturnPlan> returns;
-  std::uint32_t fresh = 0;           // outs of kind kFresh
+  std::uint32_t fresh = 0;  // outs of kind kFresh
   std::uint32_t numbers = 0;
   std::uint32_t payload_bytes = 0;
-  bool usable = true;                // false: calls of this signature always run synchronously
+  bool usable = true;  // false: calls of this signature always run synchronously
 };
 
 // Plans of one op. The lock is held from lookup to the end of the launch, so that a plan in use is not evicted.

@@ -6,9 +6,9 @@
 namespace neuron::eager {
 
 struct Counters {
-  std::atomic<std::int64_t> launched{0};       // calls that found their plan
-  std::atomic<std::int64_t> planned{0};        // calls that ran synchronously and left a plan
-  std::atomic<std::int64_t> synchronous{0};    // calls that ran synchronously for good reason
+  std::atomic<std::int64_t> launched{0};     // calls that found their plan
+  std::atomic<std::int64_t> planned{0};      // calls that ran synchronously and left a plan
+  std::atomic<std::int64_t> synchronous{0};  // calls that ran synchronously for good reason
   std::atomic<std::int64_t> views{0};
   std::atomic<std::int64_t> moved_outputs{0};  // outputs that a kernel put elsewhere, so that they were copied
 };

@@ -159,7 +159,9 @@ class CpuArguments {
 class BorrowedDefaultGenerator {
  public:
   explicit BorrowedDefaultGenerator(c10::DeviceIndex device)
-      : device_(runtime::default_generator(device)), cpu_(at::detail::getDefaultCPUGenerator()), saved_(cpu_.get_state()) {
+      : device_(runtime::default_generator(device)),
+        cpu_(at::detail::getDefaultCPUGenerator()),
+        saved_(cpu_.get_state()) {
     cpu_.set_state(device_.get_state());
   }
   ~BorrowedDefaultGenerator() {
@@ -186,8 +188,8 @@ void run_on_cpu(const Call& call, c10::DeviceIndex device, Stack* stack) {
     std::vector<at::Tensor> tensors;
     for (auto* t : call.tensors())
       tensors.push_back(cpu_alias(at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(t))));
-    error.add_context(c10::str(describe_call(op.name, tensors, error.what_without_backtrace()), " on neuron:",
-                               static_cast<int>(device)));
+    error.add_context(c10::str(describe_call(op.name, tensors, error.what_without_backtrace()),
+                               " on neuron:", static_cast<int>(device)));
     throw;
   }
 }

@@ -17,6 +17,7 @@ __all__ = ["apply"]
 def apply() -> None:
     """Applies all shims. Called once, when torch_neuronx is imported."""
     _refuse_to_share_device_memory()
+    _name_the_dlpack_device()
 
 
 def _refuse_to_share_device_memory() -> None:
@@ -40,3 +41,22 @@ def _refuse_to_share_device_memory() -> None:
 
     for name in ("_share_fd_cpu_", "_share_filename_cpu_"):
         guarded(name)
+
+
+def _name_the_dlpack_device() -> None:
+    """`Tensor.__dlpack_device__` compares the type with the literal "privateuse1", which no backend has after it
+    was renamed, and calls ours unknown. DLPack's type for such devices is kDLExtDev.
+
+    Until: torch/_tensor.py asks `torch._C._get_privateuse1_backend_name()` (not in 2.13).
+    """
+    original = torch.Tensor.__dlpack_device__
+
+    def __dlpack_device__(self: torch.Tensor) -> tuple[Any, int]:
+        if self.device.type != "neuron":
+            return original(self)
+        from torch.utils.dlpack import DLDeviceType
+
+        return DLDeviceType.kDLExtDev, self.device.index
+
+    __dlpack_device__.__doc__ = original.__doc__
+    torch.Tensor.__dlpack_device__ = __dlpack_device__  # type: ignore[method-assign]

@@ -59,8 +59,7 @@ def chunks(cases: Iterable[Case], size: int) -> list[list[Case]]:
     result: list[list[Case]] = []
     for case in cases:
         same_entry = bool(result) and (result[-1][-1].suite, result[-1][-1].entry) == (case.suite, case.entry)
-        same_suite = bool(result) and result[-1][-1].suite == case.suite
-        if same_entry or (same_suite and len(result[-1]) < size):
+        if same_entry or (result and len(result[-1]) < size):
             result[-1].append(case)
         else:
             result.append([case])

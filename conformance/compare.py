@@ -101,7 +101,8 @@ def no_farther(expected: Observation, actual: Observation, exact: Observation) -
         if want.numel():
             format_ = torch.finfo(cpu.dtype)
             unit = format_.eps * max(right.abs().max().item(), format_.tiny)
-            if (have - right).abs().max() > 2 * (want - right).abs().max() + unit:
+            # Written so that a NaN, which compares as false, is not near.
+            if not (have - right).abs().max() <= 2 * (want - right).abs().max() + unit:
                 return False
     return any(isinstance(cpu, Tensor) and cpu.dtype in COARSE for cpu, _, _ in triples)
 

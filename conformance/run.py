@@ -16,9 +16,9 @@ from conformance.processes import Runner, Settings
 from conformance.verdicts import FOLDER
 from conformance.verdicts import load as load_verdicts
 
-CHUNK_SIZE = 400
+CHUNK_SIZE = 500
 # `--sample`: one case in so many, with few samples each; fits the fast tier of the tests.
-SAMPLE_SLICES = 16
+SAMPLE_SLICES = 20
 SAMPLE_LIMIT = 6
 
 

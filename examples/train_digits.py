@@ -56,8 +56,8 @@ class Training:
         train, test = datasets()
         self.shuffle = torch.Generator()
         # Pinned memory lets the copy to a device run while the host goes on; for the CPU there is no such copy.
-        # Workers start anew each epoch: persistent ones draw from the shuffling generator in their first epoch only, so a
-        # resumed run would see its data in another order.
+        # Workers start anew each epoch: persistent ones draw from the shuffling generator in their first epoch only, so
+        # a resumed run would see its data in another order.
         loading: dict[str, Any] = {"num_workers": 2, "pin_memory": device.type != "cpu"}
         self.train_loader = DataLoader(train, batch, shuffle=True, generator=self.shuffle, drop_last=True, **loading)
         self.test_loader = DataLoader(test, 256, **loading)

@@ -109,6 +109,11 @@ bool AliasSet::propagate(const char* op) {
       device->set_nbytes(storage->nbytes());
       changed = true;
     }
+    if (from->is_conj() != to->is_conj() || from->is_neg() != to->is_neg()) {
+      to->_set_conj(from->is_conj());
+      to->_set_neg(from->is_neg());
+      changed = true;
+    }
     if (!from->sizes().equals(to->sizes()) || !from->strides().equals(to->strides()) ||
         from->storage_offset() != to->storage_offset()) {
       to->set_storage_offset(from->storage_offset());

@@ -108,6 +108,11 @@ void Call::add(const c10::Scalar& scalar) {
   add_number(number);
 }
 
+void Call::add(c10::ArrayRef<c10::Scalar> numbers) {
+  key_.push_back(kNumbers | static_cast<std::int64_t>(numbers.size()) << 8);
+  for (const auto& number : numbers) add(number);
+}
+
 void Call::add(c10::IntArrayRef integers) {
   key_.push_back(kInts | static_cast<std::int64_t>(integers.size()) << 8);
   key_.append(integers.begin(), integers.end());

@@ -38,6 +38,7 @@ class Call {
   }
   void add(at::TensorList tensors);
   void add(const c10::Scalar& number);
+  void add(c10::ArrayRef<c10::Scalar> numbers);
   void add(const std::optional<c10::Scalar>& number) { number ? add(*number) : add_none(); }
   void add(double number) { add_double(number); }
   void add(std::optional<double> number) { number ? add_double(*number) : add_none(); }

@@ -3,9 +3,11 @@
 #include <ATen/core/stack.h>
 #include <torch/library.h>
 
+#include <iterator>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "eager/kernels.h"
 #include "eager/launch.h"
@@ -18,6 +20,8 @@ template <class Result>
 Result take(Results& results) {
   if constexpr (std::is_same_v<Result, at::Tensor>) {
     return std::move(results[0]);
+  } else if constexpr (std::is_same_v<Result, std::vector<at::Tensor>>) {
+    return {std::make_move_iterator(results.begin()), std::make_move_iterator(results.end())};
   } else {
     return [&]<std::size_t... I>(std::index_sequence<I...>) {
       return Result(std::move(results[I])...);
@@ -29,6 +33,8 @@ template <class Result>
 Result pop(torch::jit::Stack& stack) {
   if constexpr (std::is_same_v<Result, at::Tensor>) {
     return std::move(stack[0]).toTensor();
+  } else if constexpr (std::is_same_v<Result, std::vector<at::Tensor>>) {
+    return std::move(stack[0]).toTensorVector();
   } else {
     return [&]<std::size_t... I>(std::index_sequence<I...>) {
       return Result(std::move(stack[I]).toTensor()...);
@@ -47,13 +53,13 @@ struct HotOp<Op, Result(Args...)> {
     (call.add(args), ...);
     call.finish();
     Results results;
-    if constexpr (std::is_same_v<Result, at::Tensor&>) {  // in place: the first argument is the result
+    if constexpr (std::is_same_v<Result, at::Tensor&> || std::is_void_v<Result>) {  // in place
       if (!launch(call, results)) {
         torch::jit::Stack stack;
         torch::jit::push(stack, args...);
         run_synchronously(call, &stack);
       }
-      return std::get<0>(std::forward_as_tuple(args...));
+      if constexpr (!std::is_void_v<Result>) return std::get<0>(std::forward_as_tuple(args...));
     } else {
       if (C10_LIKELY(launch(call, results))) return take<Result>(results);
       torch::jit::Stack stack;
@@ -68,6 +74,8 @@ using T = const at::Tensor&;
 using OptT = const std::optional<at::Tensor>&;
 using Num = const c10::Scalar&;
 using Ints = c10::IntArrayRef;
+using List = at::TensorList;
+using Nums = c10::ArrayRef<c10::Scalar>;
 using Dtype = std::optional<c10::ScalarType>;
 using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using Two = std::tuple<at::Tensor, at::Tensor>;
@@ -122,6 +130,15 @@ using Two = std::tuple<at::Tensor, at::Tensor>;
   _(addcdiv_, , at::Tensor&(at::Tensor&, T, T, Num))                                \
   _(lerp_, Scalar, at::Tensor&(at::Tensor&, T, Num))                                \
   _(sqrt_, , at::Tensor&(at::Tensor&))                                              \
+  _(_foreach_add_, Scalar, void(List, Num))                                         \
+  _(_foreach_add_, List, void(List, List, Num))                                     \
+  _(_foreach_mul_, Scalar, void(List, Num))                                         \
+  _(_foreach_lerp_, Scalar, void(List, List, Num))                                  \
+  _(_foreach_addcmul_, Scalar, void(List, List, List, Num))                         \
+  _(_foreach_addcdiv_, Scalar, void(List, List, List, Num))                         \
+  _(_foreach_addcdiv_, ScalarList, void(List, List, List, Nums))                    \
+  _(_foreach_div_, ScalarList, void(List, Nums))                                    \
+  _(_foreach_sqrt, , std::vector<at::Tensor>(List))                                 \
   _(mm, , at::Tensor(T, T))                                                         \
   _(bmm, , at::Tensor(T, T))                                                        \
   _(addmm, , at::Tensor(T, T, T, Num, Num))                                         \

@@ -4,7 +4,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/sigmoid.h>
+#include <ATen/ops/sigmoid_backward.h>
 #include <ATen/ops/tanh.h>
+#include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
@@ -25,10 +27,6 @@ at::Tensor with_bias(const at::Tensor& gates, const OptionalTensor& bias) {
 at::Tensor bias_grad(const at::Tensor& grad_gates, bool has_bias) {
   return has_bias ? grad_gates.sum({0}, /*keepdim=*/false) : at::Tensor();
 }
-
-// Derivatives of sigmoid and tanh in terms of their values.
-at::Tensor sigmoid_slope(const at::Tensor& y) { return y * (1 - y); }
-at::Tensor tanh_slope(const at::Tensor& y) { return 1 - y * y; }
 
 // Gates in the order input, forget, cell, output. The workspace holds them after their activations.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates,
@@ -53,11 +51,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(const Optional
   const auto gates = workspace.chunk(4, 1);
   const auto &in = gates[0], &forget = gates[1], &cell = gates[2], &out = gates[3];
   const auto tanh_cy = cy.tanh();
-  auto grad_cell_state = grad_hy * out * tanh_slope(tanh_cy);
+  auto grad_cell_state = at::tanh_backward(grad_hy * out, tanh_cy);
   if (has_cy) grad_cell_state = grad_cell_state + *grad_cy_opt;
   const auto grad_gates =
-      at::cat({grad_cell_state * cell * sigmoid_slope(in), grad_cell_state * cx * sigmoid_slope(forget),
-               grad_cell_state * in * tanh_slope(cell), grad_hy * tanh_cy * sigmoid_slope(out)},
+      at::cat({at::sigmoid_backward(grad_cell_state * cell, in), at::sigmoid_backward(grad_cell_state * cx, forget),
+               at::tanh_backward(grad_cell_state * in, cell), at::sigmoid_backward(grad_hy * tanh_cy, out)},
               1);
   return {grad_gates, grad_cell_state * forget, bias_grad(grad_gates, has_bias)};
 }
@@ -80,9 +78,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_
                                                                                          bool has_bias) {
   const auto saved = workspace.chunk(5, 1);
   const auto &reset = saved[0], &update = saved[1], &fresh = saved[2], &hx = saved[3], &hidden_new = saved[4];
-  const auto grad_update = grad_hy * (hx - fresh) * sigmoid_slope(update);
-  const auto grad_fresh = grad_hy * (1 - update) * tanh_slope(fresh);
-  const auto grad_reset = grad_fresh * hidden_new * sigmoid_slope(reset);
+  const auto grad_update = at::sigmoid_backward(grad_hy * (hx - fresh), update);
+  const auto grad_fresh = at::tanh_backward(grad_hy * (1 - update), fresh);
+  const auto grad_reset = at::sigmoid_backward(grad_fresh * hidden_new, reset);
   const auto grad_input = at::cat({grad_reset, grad_update, grad_fresh}, 1);
   const auto grad_hidden = at::cat({grad_reset, grad_update, grad_fresh * reset}, 1);
   return {grad_input, grad_hidden, grad_hy * update, bias_grad(grad_input, has_bias), bias_grad(grad_hidden, has_bias)};

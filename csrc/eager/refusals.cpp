@@ -44,8 +44,14 @@ TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
                              "empty_quantized", "copy_"});
 }
 
+namespace {
+// nn.TransformerEncoder asks this before it goes over to nested tensors; with "no" it stays with padded ones.
+bool never_left_aligned(const at::Tensor&, const at::Tensor&) { return false; }
+}  // namespace
+
 // Conversions from a strided tensor are reached with strided arguments; their results would be the refused ones.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_nested_tensor_from_mask_left_aligned", TORCH_FN(never_left_aligned));
   refuse_ops<kSparse>(m, {"_to_sparse", "_to_sparse.sparse_dim"});
   refuse_ops<kSparseCompressed>(
       m, {"_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc", "_sparse_compressed_tensor_unsafe"});

@@ -20,6 +20,15 @@ def test_gradients_of_a_chain(device):
     )
 
 
+@pytest.mark.parametrize("function", [F.mish, F.silu])
+def test_gradients_come_from_the_cpu_kernel_where_a_composition_rounds_differently(device, function):
+    def program(x):
+        function(x).square().sum().backward()
+        return x.grad
+
+    assert_same_as_cpu(program, torch.randn(1000, requires_grad=True), device=device)
+
+
 def test_gradients_through_views_and_in_place_ops(device):
     def program(x):
         y = x * 1

@@ -229,3 +229,17 @@ def test_default_dtype_does_not_leak_into_cached_launches(device):
     finally:
         torch.set_default_dtype(torch.float32)
     assert (x / 3).dtype == torch.float32
+
+
+def test_out_argument_takes_over_the_conjugate_bit_that_a_kernel_sets(device):
+    a, b = torch.randn(3, 3, dtype=torch.cfloat), torch.randn(2, 3, dtype=torch.cfloat)
+
+    def program(a, b):
+        lu, pivots = torch.linalg.lu_factor(a)
+        out = torch.empty(0, dtype=b.dtype, device=b.device)
+        torch.linalg.lu_solve(lu, pivots, b, left=False, out=out)
+        return out.resolve_conj(), out.is_conj()
+
+    (expected, conjugate), (values, same) = program(a, b), program(a.to(device), b.to(device))
+    assert same == conjugate
+    torch.testing.assert_close(values.cpu(), expected)

@@ -76,13 +76,14 @@ bool left_out(std::string_view name) {
 
 bool wanted(const c10::OperatorHandle& op, std::string_view name) {
   using c10::DispatchKey;
-  if (left_out(name) || op.hasKernelForDispatchKey(DispatchKey::PrivateUse1) ||
-      op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd))
-    return false;
+  if (left_out(name) || op.hasKernelForDispatchKey(DispatchKey::PrivateUse1)) return false;
+  const bool on_cpu = op.hasKernelForDispatchKey(DispatchKey::CPU);
+  // A composition that autograd sees through stays one, unless the CPU has a kernel that rounds differently.
+  if (op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) return on_cpu;
   const bool composite = op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
                          op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
   if (!composite) return in_one_piece().contains(name);  // others reach the fallback
-  return op.hasKernelForDispatchKey(DispatchKey::CPU) || name.starts_with("_foreach_") || in_one_piece().contains(name);
+  return on_cpu || name.starts_with("_foreach_") || in_one_piece().contains(name);
 }
 
 void register_boxed(torch::Library& aten) {

@@ -237,3 +237,15 @@ def test_zero_tensors(device):
     assert_same_as_cpu(
         lambda x: torch.func.jvp(lambda a, b: a * b, (x, x), (x, torch.zeros_like(x))), torch.randn(3), device=device
     )
+
+
+def test_launches_in_flight_run_with_the_default_dtype_of_their_call(device):
+    ones = torch.ones(64, 64, dtype=torch.int64, device=device)
+    try:
+        for turn in range(60):
+            results = [ones / 3 for _ in range(20)]
+            torch.set_default_dtype(torch.float32 if turn % 2 else torch.float64)
+            assert {r.dtype for r in results} == {torch.float64 if turn % 2 else torch.float32}
+        torch.accelerator.synchronize()
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -18,6 +18,7 @@ def apply() -> None:
     """Applies all shims. Called once, when torch_neuronx is imported."""
     _refuse_to_share_device_memory()
     _name_the_dlpack_device()
+    _finish_before_the_default_dtype_changes()
 
 
 def _refuse_to_share_device_memory() -> None:
@@ -60,3 +61,23 @@ def _name_the_dlpack_device() -> None:
 
     __dlpack_device__.__doc__ = original.__doc__
     torch.Tensor.__dlpack_device__ = __dlpack_device__  # type: ignore[method-assign]
+
+
+def _finish_before_the_default_dtype_changes() -> None:
+    """Kernels read the default dtype when they run, for instance to divide integers. Launches still in a queue must
+    run with the one that was in force when they were made, so changing it is a point of synchronisation.
+
+    Until: c10's default dtype can be set per thread (it is global in 2.13).
+    """
+    from . import _C
+
+    core: Any = torch._C
+    original = core._set_default_dtype
+
+    def _set_default_dtype(dtype: torch.dtype) -> None:
+        if _C.is_initialized() and dtype != torch.get_default_dtype():
+            for device in range(_C.device_count()):
+                _C.synchronize(device)
+        original(dtype)
+
+    core._set_default_dtype = _set_default_dtype

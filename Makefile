@@ -23,7 +23,7 @@ LOGS := build/logs
 CPP := $(shell find csrc tests/cpp -name '*.cpp' -o -name '*.h' | sort)
 MODULES := $(shell find src -name '*.py' | sort)
 
-.PHONY: help setup build demo test check lint format conform bench docs clean distclean FORCE
+.PHONY: help setup build demo test check nightly lint format conform bench docs clean distclean FORCE
 
 help:
 	@echo "make setup    virtual environment, pinned requirements, the extension (all other targets do it when needed)"
@@ -31,6 +31,7 @@ help:
 	@echo 'make demo     train a small GPT and answer PROMPT="..." with real weights, on the device neuron'
 	@echo "make test     all tests                                   (PYTEST_ARGS=...)"
 	@echo "make check    lint, the fast tests and a slice of conformance: under 5 minutes"
+	@echo "make nightly  10,000 random programs, fused and not, against CPU results"
 	@echo "make lint     ruff, mypy, clang-format"
 	@echo "make format   let ruff and clang-format rewrite"
 	@echo "make conform  PyTorch's own op, module and optimizer databases against CPU results  (CONFORM_ARGS=...)"
@@ -94,8 +95,12 @@ format: $(VENV)/.requirements
 conform: build
 	@$(PY) -m conformance $(CONFORM_ARGS)
 
+nightly: build
+	@ADAPTIVE_PROGRAMS=10000 ADAPTIVE_SEED=$$(date +%j) $(PY) -m pytest tests/test_adaptive_programs.py $(PYTEST_ARGS)
+
 bench: build
 	@$(PY) -m benchmarks.eager $(BENCH_ARGS)
+	$(PY) -m benchmarks.adaptive $(BENCH_ARGS)
 
 docs: build
 	@$(PY) scripts/check_docs.py --write

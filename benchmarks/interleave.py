@@ -10,7 +10,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ class Case:
     bound: float | None = None  # highest subject / reference that is still good
     repetitions: int = 20
     warmup: int = 2
+    # Other peers that the subject is compared with, and the highest subject / peer that is still good, if there is one.
+    against: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Row:
     subject: str
     bound: float | None = None
     remark: str = ""
+    against: Mapping[str, float | None] = field(default_factory=dict)  # as in Case
 
     @property
     def ratio(self) -> float:
@@ -58,18 +61,35 @@ class Row:
     @property
     def verdict(self) -> str:
         """`met`, `missed`, or nothing when there is no bound."""
-        if self.bound is None:
-            return ""
-        return "met" if self.ratio <= self.bound else "missed"
+        return _verdict(self.ratio, self.bound)
+
+    def ratio_to(self, peer: str) -> float:
+        """Subject / peer, of the best of each."""
+        return self.best[self.subject] / self.best[peer]
+
+    def verdict_against(self, peer: str) -> str:
+        """As `verdict`, for a peer of `against`."""
+        return _verdict(self.ratio_to(peer), self.against[peer])
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Row":
         """The row that `to_json` wrote."""
-        return Row(**{key: value for key, value in data.items() if key not in ("ratio", "verdict")})
+        return Row(**{key: value for key, value in data.items() if key not in _DERIVED})
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, the ratio and the verdict."""
-        return asdict(self) | {"ratio": self.ratio, "verdict": self.verdict}
+        """All fields, the ratios and the verdicts."""
+        others = {peer: {"ratio": self.ratio_to(peer), "verdict": self.verdict_against(peer)} for peer in self.against}
+        return asdict(self) | {"ratio": self.ratio, "verdict": self.verdict, "ratios": others}
+
+
+# What to_json writes besides the fields.
+_DERIVED = ("ratio", "verdict", "ratios")
+
+
+def _verdict(ratio: float, bound: float | None) -> str:
+    if bound is None:
+        return ""
+    return "met" if ratio <= bound else "missed"
 
 
 def interleave(measure: Mapping[str, Callable[[], float]], repetitions: int, warmup: int) -> dict[str, list[float]]:
@@ -104,7 +124,19 @@ def run_case(case: Case, remark: Callable[[], str] | None = None) -> Row:
         subject=peers[-1],
         bound=case.bound,
         remark=remark() if remark else "",
+        against=case.against,
     )
+
+
+def geometric_mean(rows: Sequence[Row], bound: float | None = None) -> Row:
+    """A row of each peer's geometric means over rows of the same peers, whose ratios are the means of their ratios."""
+
+    def means(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        return {peer: statistics.geometric_mean(row[peer] for row in values) for peer in rows[0].best}
+
+    best, median = means([row.best for row in rows]), means([row.median for row in rows])
+    against = dict.fromkeys(rows[0].against)
+    return replace(rows[0], name="geometric mean", best=best, median=median, bound=bound, remark="", against=against)
 
 
 def peer_names(reference: str, subject: str) -> tuple[str, str]:
@@ -182,17 +214,27 @@ class Report:
 def _table(section: str, rows: Sequence[Row]) -> Table:
     table = Table(title=section, title_justify="left", show_edge=False)
     table.add_column("case")
-    for heading in ("threads", *rows[0].best, "unit", "ratio", "bound", ""):
-        table.add_column(heading, justify="left" if heading in ("unit", "") else "right")
+    for heading in ("threads", *rows[0].best, "unit", "ratio", "bound"):
+        table.add_column(heading, justify="left" if heading == "unit" else "right")
+    for peer in rows[0].against:
+        table.add_column(f"/ {peer}", justify="right")
+    table.add_column("")
     for row in rows:
-        colour = {"met": "green", "missed": "red"}.get(row.verdict, "default")
+        verdicts = [row.verdict, *(row.verdict_against(peer) for peer in row.against)]
+        verdict = "missed" if "missed" in verdicts else "met" if "met" in verdicts else ""
         table.add_row(
             row.name,
             str(row.threads),
             *(f"{value:.2f}" for value in row.best.values()),
             row.unit,
-            f"[{colour}]{row.ratio:.2f}[/]",
+            _coloured(f"{row.ratio:.2f}", row.verdict),
             "" if row.bound is None else f"{row.bound:.2f}",
-            " ".join(filter(None, (f"[{colour}]{row.verdict}[/]" if row.verdict else "", row.remark))),
+            *(_coloured(f"{row.ratio_to(peer):.2f}", row.verdict_against(peer)) for peer in row.against),
+            " ".join(filter(None, (_coloured(verdict, verdict), row.remark))),
         )
     return table
+
+
+def _coloured(text: str, verdict: str) -> str:
+    colour = {"met": "green", "missed": "red"}.get(verdict)
+    return f"[{colour}]{text}[/]" if colour else text

@@ -16,17 +16,18 @@ from benchmarks.interleave import Row
 
 @dataclass(frozen=True)
 class Settings:
-    """What a section is told: the two devices, the kernel threads of both, and whether to be quick."""
+    """What a section is told: the two devices, the kernel threads of both, whether to be quick, more peers."""
 
     reference: str
     subject: str
     threads: int
     quick: bool
+    inductor: bool = False  # sections that can measure Inductor do so
 
     def arguments(self) -> list[str]:
         """The same as command line arguments."""
         arguments = ["--reference", self.reference, "--subject", self.subject, "--threads", str(self.threads)]
-        return [*arguments, "--quick"] if self.quick else arguments
+        return [*arguments, *["--quick"] * self.quick, *["--inductor"] * self.inductor]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,9 +42,12 @@ def thread_environment(threads: int) -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
 
 
-def run(module: str, settings: Settings) -> list[Row]:
-    """Runs a section in a process of its own and returns its rows; its progress goes to stderr."""
-    command = [sys.executable, "-m", module, *settings.arguments()]
+def run(module: str, settings: Settings, *options: str) -> list[Row]:
+    """Runs a section in a process of its own and returns its rows; its progress goes to stderr.
+
+    `options` are command line arguments that only this module knows.
+    """
+    command = [sys.executable, "-m", module, *options, *settings.arguments()]
     environment = thread_environment(settings.threads)
     result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if result.returncode != 0:
@@ -56,6 +60,7 @@ def main(measure: Callable[[Settings], Sequence[Row]], description: str | None, 
     parser = argparse.ArgumentParser(description=description)
     add_arguments(parser)
     parser.add_argument("--threads", type=int, default=1, help="kernel threads of each peer")
+    parser.add_argument("--inductor", action="store_true", help="measure Inductor as well, where that means anything")
     arguments: dict[str, Any] = vars(parser.parse_args(argv))
     settings = Settings(**arguments)
     torch.set_num_threads(settings.threads)

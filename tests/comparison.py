@@ -20,11 +20,14 @@ def copied_to(tree: Any, device: torch.device | str) -> Any:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor's elements, on the CPU: tells apart -0.0 and 0.0 and compares NaNs."""
+    """The bytes of a tensor's elements, on the CPU: tells apart -0.0 and 0.0. All NaNs count as one: neither IEEE 754
+    nor PyTorch's own vector and scalar kernels agree on their signs and payloads."""
     plain = tensor.detach().to("cpu").resolve_conj().resolve_neg()
     if plain.layout != torch.strided:
         raise AssertionError(f"not a strided tensor: {plain.layout}")
     dense = torch.empty(plain.numel(), dtype=plain.dtype).copy_(plain.reshape(-1))
+    if dense.dtype.is_floating_point and dense.dtype.itemsize > 1:
+        dense.masked_fill_(dense.isnan(), float("nan"))
     return dense.view(torch.uint8)
 
 

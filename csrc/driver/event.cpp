@@ -8,6 +8,7 @@ void Event::record(Queue& queue) {
   queue_ = &queue;
   if (!timed_) {
     ticket_ = queue.submitted();
+    queue.observe(ticket_);
     return;
   }
   nanoseconds_ = std::make_shared<std::atomic<std::int64_t>>(0);
@@ -27,6 +28,7 @@ double Event::elapsed_ms(const Event& start, const Event& end) {
 
 void block_until(Queue& queue, Queue& other, std::uint64_t ticket) {
   if (&queue == &other || other.completed() >= ticket) return;
+  other.observe(ticket);
   submit(queue, "event_wait", [other = &other, ticket] { other->wait(ticket); });
 }
 

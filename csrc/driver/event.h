@@ -18,7 +18,11 @@ class Event {
   Queue* queue() const { return queue_; }
 
   // True as well when the event was never recorded, as torch's events have it.
-  bool done() const { return !queue_ || queue_->completed() >= ticket_; }
+  bool done() const {
+    if (!queue_ || queue_->completed() >= ticket_) return true;
+    queue_->hurry(ticket_);
+    return false;
+  }
   void wait() const {
     if (queue_) queue_->wait(ticket_);
   }

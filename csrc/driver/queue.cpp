@@ -75,6 +75,24 @@ std::uint64_t Queue::publish(std::size_t bytes) {
   return ticket;
 }
 
+// Runs what stands at `position`, adds the launches that this completes to `done` and returns where to go on.
+std::uint64_t Queue::run_at(std::uint64_t position, std::uint64_t& done) {
+  Launch& launch = at(position);
+  if (launch.run == &skip_padding) return position + launch.bytes;
+  Batch batch(*this, position, done + 1);
+  if (!fault_.pending()) {
+    try {
+      launch.run_batch ? launch.run_batch(batch) : launch.run(launch);
+    } catch (...) {  // whatever it is, it must reach the host thread that synchronises next
+      fault_.raise(std::current_exception());
+    }
+  }
+  for (; position != batch.end_; position += at(position).bytes)
+    if (auto* drop = at(position).drop) drop(at(position));
+  done += batch.size();
+  return position;
+}
+
 void Queue::work() {
   t_on_worker = true;
   bool prepared = false;
@@ -95,21 +113,7 @@ void Queue::work() {
       if (auto* prologue = g_prologue.load()) prologue();
       prepared = true;
     }
-    Launch& launch = at(tail);
-    const std::uint32_t bytes = launch.bytes;
-    const bool counts = launch.run != &skip_padding;
-    if (counts) {
-      if (!fault_.pending()) {
-        try {
-          launch.run(launch);
-        } catch (...) {  // whatever it is, it must reach the host thread that synchronises next
-          fault_.raise(std::current_exception());
-        }
-      }
-      if (launch.drop) launch.drop(launch);
-      ++done;
-    }
-    tail += bytes;
+    tail = run_at(tail, done);
     tail_.store(tail, std::memory_order_release);
     completed_.store(done, std::memory_order_seq_cst);
     if (waiters_.load(std::memory_order_seq_cst)) {
@@ -119,7 +123,34 @@ void Queue::work() {
   }
 }
 
+void Queue::hurry(std::uint64_t ticket) {
+  std::uint64_t seen = hurried_.load(std::memory_order_relaxed);
+  while (seen < ticket && !hurried_.compare_exchange_weak(seen, ticket, std::memory_order_relaxed)) {
+  }
+}
+
+Launch* Batch::peek() {
+  if (end_ - begin_ >= kMaxBytes) return nullptr;
+  for (int spins = 0; queue_.head_.load(std::memory_order_acquire) == end_; ++spins) {
+    if (spins == kSpins || queue_.hurried_.load(std::memory_order_relaxed) >= ticket() ||
+        queue_.stop_.load(std::memory_order_relaxed))
+      return nullptr;
+    cpu_relax();
+  }
+  Launch& next = queue_.at(end_);
+  if (next.run != &skip_padding) return &next;
+  end_ += next.bytes;
+  return peek();
+}
+
+void Batch::take() {
+  end_ += queue_.at(end_).bytes;
+  ++size_;
+}
+
 void Queue::wait(std::uint64_t ticket) {
+  if (completed() >= ticket) return;
+  hurry(ticket);
   for (int spins = 0; spins < kSpins; ++spins) {
     if (completed() >= ticket) return;
     cpu_relax();
@@ -134,10 +165,12 @@ std::byte* Submission::reserve(std::size_t payload_bytes) {
   return queue_.reserve(launch_bytes(payload_bytes)) + sizeof(Launch);
 }
 
-std::uint64_t Submission::commit(Launch::Fn run, Launch::Fn drop, const char* name, std::size_t payload_bytes) {
+std::uint64_t Submission::commit(Launch::Fn run, Launch::Fn drop, const char* name, std::size_t payload_bytes,
+                                 Launch::BatchFn run_batch) {
   auto* launch = new (&queue_.at(queue_.head_.load(std::memory_order_relaxed))) Launch{};
   launch->run = run;
   launch->drop = drop;
+  launch->run_batch = run_batch;
   launch->name = name;
   const std::size_t bytes = launch_bytes(payload_bytes);
   launch->bytes = static_cast<std::uint32_t>(bytes);

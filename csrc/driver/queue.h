@@ -13,13 +13,18 @@
 #include <thread>
 
 #include "driver/fault.h"
+#include "driver/release_log.h"
 
 namespace neuron::driver {
 
+class Batch;
+
 struct alignas(64) Launch {
   using Fn = void (*)(Launch&);
-  Fn run = nullptr;   // may throw: the core enters the error state
-  Fn drop = nullptr;  // releases what the payload owns; called once, after run or instead of it; may be null
+  using BatchFn = void (*)(Batch&);
+  Fn run = nullptr;             // may throw: the core enters the error state
+  Fn drop = nullptr;            // releases what the payload owns; called once, after run or instead of it; may be null
+  BatchFn run_batch = nullptr;  // instead of `run`, for launches that can run together with those behind them
   const char* name = "";
   std::uint32_t bytes = 0;  // of header and payload together; always a multiple of alignof(Launch)
 
@@ -48,6 +53,20 @@ class Queue {
   // Blocks the calling thread; does not report errors. A worker may wait for another queue, never for its own.
   void wait(std::uint64_t ticket);
   void wait_idle() { wait(submitted()); }
+  // Somebody wants to see `ticket` completed: the worker does not wait for more launches to run with it.
+  void hurry(std::uint64_t ticket);
+
+  // Are releases of blocks worth telling? Off unless launches of this process run in batches.
+  static void keep_release_log(bool keep) { keeps_release_log_.store(keep, std::memory_order_relaxed); }
+  // The host has let go of a block that only launches of this queue use.
+  void release(const void* block) {
+    if (keeps_release_log_.load(std::memory_order_relaxed)) release_log_.released(block, submitted());
+  }
+  // Another queue is going to read what launches up to `ticket` write.
+  void observe(std::uint64_t ticket) {
+    if (keeps_release_log_.load(std::memory_order_relaxed)) release_log_.observed(ticket);
+  }
+  ReleaseLog& release_log() { return release_log_; }
 
   // Is the calling thread the worker of some queue?
   static bool on_worker();
@@ -57,10 +76,12 @@ class Queue {
  private:
   friend class Submission;
   friend class Exclusive;
+  friend class Batch;
 
   std::byte* reserve(std::size_t bytes);  // under producer_
   std::uint64_t publish(std::size_t bytes);
   void work();
+  std::uint64_t run_at(std::uint64_t position, std::uint64_t& done);
   Launch& at(std::uint64_t position) { return *reinterpret_cast<Launch*>(ring_ + position % kRingBytes); }
 
   Fault& fault_;
@@ -76,8 +97,44 @@ class Queue {
   alignas(64) std::atomic<bool> parked_{false};
   std::atomic<bool> stop_{false};
   std::atomic<int> waiters_{0};
+  std::atomic<std::uint64_t> hurried_{0};
   std::mutex park_mutex_;
   std::condition_variable wake_worker_, wake_waiters_;
+  ReleaseLog release_log_;
+  inline static std::atomic<bool> keeps_release_log_{false};
+};
+
+// Launches that a worker runs together: the one whose `run_batch` is called, and those behind it that it takes along.
+// They complete together, when `run_batch` returns.
+class Batch {
+ public:
+  Launch& first() { return queue_.at(begin_); }
+  // The launch behind those taken. When there is none yet it is waited for, for as long as the worker would spin before
+  // it parks; null when none came, when somebody waits for those taken already, and when the batch is full.
+  Launch* peek();
+  // Takes along what peek() has returned.
+  void take();
+
+  std::size_t size() const { return size_; }
+  // Of the first one, and of the last one taken.
+  std::uint64_t first_ticket() const { return first_ticket_; }
+  std::uint64_t ticket() const { return first_ticket_ + size_ - 1; }
+  ReleaseLog& release_log() { return queue_.release_log_; }
+
+ private:
+  friend class Queue;
+  static constexpr std::size_t kMaxBytes = Queue::kRingBytes / 4;
+
+  Batch(Queue& queue, std::uint64_t position, std::uint64_t ticket)
+      : queue_(queue), begin_(position), first_ticket_(ticket) {
+    end_ = begin_ + first().bytes;
+  }
+
+  Queue& queue_;
+  const std::uint64_t begin_;
+  const std::uint64_t first_ticket_;
+  std::uint64_t end_;
+  std::size_t size_ = 1;
 };
 
 // One launch being written. Holds the producer lock of its queue; without commit() nothing is launched.
@@ -88,7 +145,8 @@ class Submission {
   // Room for a payload of at most Queue::kMaxPayload bytes; blocks while the ring is full.
   std::byte* reserve(std::size_t payload_bytes);
   // Publishes the launch with the first `payload_bytes` of what was reserved; returns its ticket.
-  std::uint64_t commit(Launch::Fn run, Launch::Fn drop, const char* name, std::size_t payload_bytes);
+  std::uint64_t commit(Launch::Fn run, Launch::Fn drop, const char* name, std::size_t payload_bytes,
+                       Launch::BatchFn run_batch = nullptr);
 
  private:
   Queue& queue_;

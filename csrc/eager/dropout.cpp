@@ -18,7 +18,8 @@ namespace {
 // `noise` is 0 or 1/(1-p), rounded as the CPU rounds it. The mask is what autograd multiplies gradients with.
 std::tuple<at::Tensor, at::Tensor> dropout_cpu(const at::Tensor& input, double p,
                                                const std::optional<at::Generator>& generator) {
-  auto noise = at::empty_like(input);
+  // The strides that the CPU's product of input and noise has, also where dimensions of size 1 have odd ones.
+  auto noise = at::empty_like(input, input.is_contiguous() ? at::MemoryFormat::Contiguous : at::MemoryFormat::Preserve);
   noise.bernoulli_(1 - p, generator);
   auto mask = noise.to(at::kBool);
   noise.div_(1 - p);

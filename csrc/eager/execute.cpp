@@ -211,7 +211,10 @@ void execute(driver::Launch& launch) {
       for (const auto& out : payload.plan->outs)
         if (out.kind == OutKind::kFresh) w.expected.push_back({payload.blocks()[block++], out.bytes, out.bytes == 0});
       PlacementScope placement(w.expected.data(), w.expected.size());
-      payload.op->handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &w.stack);
+      if (payload.plan->kernel)
+        payload.plan->kernel(&w.stack);
+      else
+        payload.op->handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &w.stack);
     }
     settle_outputs(payload, w);
   } catch (c10::Error& error) {  // keeps its class: IndexError stays IndexError

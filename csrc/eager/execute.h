@@ -9,6 +9,9 @@
 
 namespace neuron::eager {
 
+namespace fusion {
+struct Recipe;
+}
 struct LaunchSite;
 
 union TensorPayload {
@@ -26,6 +29,7 @@ struct OpPayload {
   const Plan* plan;
   const LaunchSite* site;
   c10::GeneratorImpl* generator;  // owned
+  const fusion::Recipe* recipe;   // null: the launch runs alone
 
   TensorPayload* tensors() { return reinterpret_cast<TensorPayload*>(this + 1); }
   void** blocks() { return reinterpret_cast<void**>(tensors() + plan->tensors.size()); }
@@ -36,7 +40,7 @@ struct OpPayload {
            plan.numbers * sizeof(Number);
   }
 };
-static_assert(sizeof(OpPayload) % alignof(Number) == 0);
+static_assert(sizeof(OpPayload) % alignof(Number) == 0 && sizeof(OpPayload) % alignof(TensorPayload) == 0);
 
 void execute(driver::Launch& launch);
 void drop_generator(driver::Launch& launch);

@@ -6,6 +6,8 @@
 
 #include "driver/queue.h"
 #include "eager/execute.h"
+#include "eager/fusion/adaptive.h"
+#include "eager/fusion/recipe.h"
 #include "eager/statistics.h"
 #include "eager/threads.h"
 #include "runtime/allocator.h"
@@ -17,6 +19,7 @@ namespace neuron::eager {
 namespace {
 
 std::atomic<const LaunchSite* (*)()> g_site_probe{nullptr};
+std::atomic<const LaunchSite* (*)()> g_first_site_probe{nullptr};
 std::atomic<bool> g_blocking{false};
 
 at::Tensor fresh_output(const OutPlan& out, c10::DeviceIndex device) {
@@ -30,8 +33,8 @@ at::Tensor fresh_output(const OutPlan& out, c10::DeviceIndex device) {
 }
 
 void fill_payload(std::byte* bytes, const Call& call, const Plan& plan, const LaunchSite* site,
-                  const Results& results) {
-  auto* payload = new (bytes) OpPayload{&call.op(), &plan, site, nullptr};
+                  const fusion::Recipe* recipe, const Results& results) {
+  auto* payload = new (bytes) OpPayload{&call.op(), &plan, site, nullptr, recipe};
   auto* tensors = payload->tensors();
   const auto impls = call.tensors();
   for (std::size_t i = 0; i < impls.size(); ++i) {
@@ -61,7 +64,7 @@ void launch_with_generator(Call& call, const Plan& plan, driver::Queue& queue, c
   {
     driver::Submission submission(queue);
     std::byte* bytes = submission.reserve(plan.payload_bytes);
-    fill_payload(bytes, call, plan, site, results);
+    fill_payload(bytes, call, plan, site, nullptr, results);
     auto cpu = neuron.cpu();
     reinterpret_cast<OpPayload*>(bytes)->generator = cpu.unsafeReleaseGeneratorImpl();
     ticket = submission.commit(&execute, &drop_generator, call.op().name.c_str(), plan.payload_bytes);
@@ -73,6 +76,11 @@ void launch_with_generator(Call& call, const Plan& plan, driver::Queue& queue, c
 }  // namespace
 
 void set_launch_site_probe(const LaunchSite* (*probe)()) { g_site_probe.store(probe); }
+void set_first_site_probe(const LaunchSite* (*probe)()) { g_first_site_probe.store(probe); }
+const LaunchSite* first_site() {
+  auto* probe = g_first_site_probe.load(std::memory_order_relaxed);
+  return probe ? probe() : nullptr;
+}
 void set_launch_blocking(bool blocking) { g_blocking.store(blocking); }
 bool launch_blocking() { return g_blocking.load(std::memory_order_relaxed); }
 
@@ -106,12 +114,15 @@ bool launch(Call& call, Results& results) {
     launch_with_generator(call, *plan, queue, site, results);
     return true;
   }
+  const fusion::Recipe* recipe =
+      plan->recipes && fusion::windows_wanted() ? plan->recipes->choose(*plan, call.numbers().data()) : nullptr;
   std::uint64_t ticket;
   {
     driver::Submission submission(queue);
     std::byte* bytes = submission.reserve(plan->payload_bytes);
-    fill_payload(bytes, call, *plan, site, results);
-    ticket = submission.commit(&execute, nullptr, op.name.c_str(), plan->payload_bytes);
+    fill_payload(bytes, call, *plan, site, recipe, results);
+    ticket = submission.commit(&execute, nullptr, op.name.c_str(), plan->payload_bytes,
+                               recipe ? &fusion::run_window : nullptr);
   }
   wait_if_blocking(queue, ticket);
   return true;
@@ -124,11 +135,15 @@ void run_boxed(OpInfo& op, torch::jit::Stack* stack) {
   call.finish();
 
   Results results;
-  if (!launch(call, results)) {
+  if (launch(call, results))
+    give_results(call, std::move(results), stack);
+  else
     run_synchronously(call, stack);
-    return;
-  }
-  // Which returns are lists is in the plan; its shape follows from the schema where there are none.
+}
+
+void give_results(const Call& call, Results&& results, torch::jit::Stack* stack) {
+  const OpInfo& op = call.op();
+  const c10::IValue* args = stack->data() + (stack->size() - static_cast<std::size_t>(op.arguments));
   c10::SmallVector<c10::IValue, 4> arguments;
   if (op.mutates)
     for (int r = 0; r < op.returns; ++r)

@@ -13,6 +13,9 @@ using Results = c10::SmallVector<at::Tensor, 4>;  // returns in order, lists fla
 // Launches the call when there is a plan for it; false when there is none.
 bool launch(Call& call, Results& results);
 
+// Puts the returns of a launched call in the place of its arguments.
+void give_results(const Call& call, Results&& results, torch::jit::Stack* stack);
+
 // Runs the call with its arguments on the stack; returns take their place. `call` has been built from these arguments.
 void run_synchronously(Call& call, torch::jit::Stack* stack);
 
@@ -26,6 +29,10 @@ struct LaunchSite {
 };
 // The bindings know Python; the launch path only calls this. The site must live for good.
 void set_launch_site_probe(const LaunchSite* (*probe)());
+// The same for the first call of each signature, which is slow anyway: reports name that line when launch lines are
+// off.
+void set_first_site_probe(const LaunchSite* (*probe)());
+const LaunchSite* first_site();
 // NEURON_LAUNCH_BLOCKING: every launch is waited for, and raises at its own line.
 void set_launch_blocking(bool blocking);
 bool launch_blocking();

@@ -4,8 +4,12 @@
 #include <thread>
 
 #include "driver/relax.h"
+#include "eager/fusion/recipe.h"
 
 namespace neuron::eager {
+
+Plan::Plan() = default;
+Plan::~Plan() = default;
 
 void PlanCache::lock() noexcept {
   for (int spins = 0; locked_.exchange(true, std::memory_order_acquire);)

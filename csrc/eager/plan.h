@@ -2,6 +2,7 @@
 // A launch plan: all that is known of an op's call once it was run with inputs of this signature - metadata of inputs
 // and outputs, and the arguments that are part of the signature. Made by the first call, which runs synchronously.
 #include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/util/DimVector.h>
 #include <c10/util/SmallVector.h>
@@ -12,6 +13,11 @@
 #include <vector>
 
 namespace neuron::eager {
+
+struct LaunchSite;
+namespace fusion {
+class Recipes;
+}
 
 // The signature of a call as words: equal words, equal metadata of the outputs.
 using Key = c10::SmallVector<std::int64_t, 96>;
@@ -58,6 +64,9 @@ struct ReturnPlan {
 };
 
 struct Plan {
+  Plan();
+  ~Plan();
+
   std::vector<std::int64_t> key;
   std::vector<ArgPlan> args;
   std::vector<TensorMeta> tensors;  // in order of the arguments, lists flattened
@@ -66,7 +75,10 @@ struct Plan {
   std::uint32_t fresh = 0;  // outs of kind kFresh
   std::uint32_t numbers = 0;
   std::uint32_t payload_bytes = 0;
-  bool usable = true;  // false: calls of this signature always run synchronously
+  void (*kernel)(torch::jit::Stack*) = nullptr;    // instead of ATen's for the CPU
+  bool usable = true;                              // false: calls of this signature always run synchronously
+  std::unique_ptr<const fusion::Recipes> recipes;  // null: no window can fuse such a call
+  const LaunchSite* first_site = nullptr;          // the line that made the first call, where known
 };
 
 // Plans of one op. The lock is held from lookup to the end of the launch, so that a plan in use is not evicted.

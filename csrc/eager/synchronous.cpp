@@ -5,13 +5,14 @@
 
 #include <optional>
 
-#include "driver/machine.h"
 #include "driver/queue.h"
 #include "eager/alias.h"
 #include "eager/describe.h"
 #include "eager/execute.h"
 #include "eager/launch.h"
+#include "eager/low_precision.h"
 #include "eager/placement.h"
+#include "eager/planning.h"
 #include "eager/statistics.h"
 #include "runtime/errors.h"
 #include "runtime/generator.h"
@@ -23,96 +24,6 @@ namespace {
 
 using c10::IValue;
 using torch::jit::Stack;
-
-TensorMeta meta_of(const Call& call, std::size_t i) {
-  auto* t = call.tensors()[i];
-  TensorMeta meta;
-  meta.sizes = t->sizes();
-  meta.strides = t->strides();
-  meta.dtype = t->dtype();
-  meta.on_cpu = !is_neuron(t);
-  meta.wrapped = t->is_wrapped_number();
-  meta.conj = t->is_conj();
-  meta.neg = t->is_neg();
-  if (call.op().mutates) meta.shares_storage_with = shares_storage_with(call.tensors(), i);
-  return meta;
-}
-
-ArgPlan arg_plan(const IValue& value, const ArgInfo& info) {
-  ArgPlan plan;
-  const auto present = [&](bool yes) {
-    plan.present.push_back(yes);
-    ++plan.count;
-  };
-  if (value.isTensor()) {
-    plan.kind = is_undefined(value.unsafeToTensorImpl()) ? ArgKind::kNoTensor : ArgKind::kTensor;
-  } else if (info.generator) {
-    plan.kind = ArgKind::kGenerator;
-  } else if (value.isTensorList()) {
-    plan.kind = ArgKind::kTensorList;
-    for (const auto& element : value.toListRef()) present(!is_undefined(element.unsafeToTensorImpl()));
-  } else if (value.isOptionalTensorList()) {
-    plan.kind = ArgKind::kOptionalTensorList;
-    for (const auto& element : value.toListRef())
-      present(!element.isNone() && !is_undefined(element.unsafeToTensorImpl()));
-  } else if (info.number && value.isScalar()) {
-    plan.kind = ArgKind::kNumber;
-  } else if (info.number && value.isList() && !value.isDoubleList() && !value.isIntList() && !value.isBoolList()) {
-    plan.kind = ArgKind::kNumberList;
-    plan.count = static_cast<std::uint16_t>(value.toListRef().size());
-  } else if (value.isDevice()) {
-    plan.constant = c10::Device(c10::DeviceType::CPU);
-  } else {
-    plan.constant = value;
-  }
-  return plan;
-}
-
-std::unique_ptr<Plan> begin_plan(const Call& call, const IValue* args) {
-  auto plan = std::make_unique<Plan>();
-  plan->key.assign(call.key().begin(), call.key().end());
-  for (std::size_t i = 0; i < call.tensors().size(); ++i) plan->tensors.push_back(meta_of(call, i));
-  for (std::size_t i = 0; i < call.op().args.size(); ++i) plan->args.push_back(arg_plan(args[i], call.op().args[i]));
-  plan->numbers = static_cast<std::uint32_t>(call.numbers().size());
-  return plan;
-}
-
-// The planned output for a result of the synchronous run; nothing when it cannot be promised for the next call.
-std::optional<OutPlan> out_plan(const at::Tensor& tensor, AliasSet::Kind kind) {
-  OutPlan out;
-  if (!tensor.defined()) {
-    out.kind = OutKind::kUndefined;
-    return out;
-  }
-  const auto* t = tensor.unsafeGetTensorImpl();
-  if (kind == AliasSet::Kind::kView || t->storage_offset() != 0 || t->is_conj() || t->is_neg() ||
-      t->key_set().has(c10::DispatchKey::ZeroTensor))
-    return std::nullopt;
-  out.sizes = t->sizes();
-  out.strides = t->strides();
-  out.dtype = t->dtype();
-  out.bytes = t->unsafe_storage().nbytes();
-  // set_sizes_contiguous() must give just these strides, which is more than being contiguous (sizes of 0 and 1).
-  c10::DimVector contiguous(out.sizes.size());
-  std::int64_t stride = 1;
-  for (std::size_t d = out.sizes.size(); d-- > 0;) {
-    contiguous[d] = stride;
-    stride *= std::max<std::int64_t>(out.sizes[d], 1);
-  }
-  out.contiguous = contiguous == out.strides;
-  return out;
-}
-
-void store_plan(OpInfo& op, std::unique_ptr<Plan> plan, const Key& key) {
-  const std::uint64_t hash = hash_key(key);
-  std::lock_guard lock(op.plans);
-  if (op.plans.find(hash, key)) return;
-  if (op.plans.full()) {
-    driver::Machine::get().wait_idle();  // launches hold pointers to plans
-    op.plans.clear();
-  }
-  op.plans.insert(hash, std::move(plan));
-}
 
 // The arguments as the CPU kernel gets them.
 class CpuArguments {
@@ -183,7 +94,10 @@ void run_on_cpu(const Call& call, c10::DeviceIndex device, Stack* stack) {
   std::optional<BorrowedDefaultGenerator> borrowed;
   if (op.draws_unseeded) borrowed.emplace(device);
   try {
-    op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    if (auto* kernel = low_precision_kernel(op, call))
+      kernel(stack);
+    else
+      op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   } catch (c10::Error& error) {
     std::vector<at::Tensor> tensors;
     for (auto* t : call.tensors())
@@ -202,10 +116,21 @@ void run_synchronously(Call& call, Stack* stack) {
   const auto device = call.has_device() ? call.device() : runtime::current_device();
   const bool view = op.execution == Execution::kView;
   const bool record = op.execution == Execution::kLaunch && call.cacheable();
+  const LaunchSite* site = record ? first_site() : nullptr;  // may ask the interpreter: before any lock is taken
   count(view ? g_counters.views : record ? g_counters.planned : g_counters.synchronous);
 
   const std::size_t first = stack->size() - static_cast<std::size_t>(op.arguments);
   std::unique_ptr<Plan> plan;
+  if (record && call.has_device()) {
+    if (auto predicted = predict_plan(call, stack->data() + first, site)) {
+      store_plan(op, std::move(predicted), call.key());
+      Results results;
+      if (launch(call, results)) {
+        give_results(call, std::move(results), stack);
+        return;
+      }
+    }
+  }
   if (record) plan = begin_plan(call, stack->data() + first);
 
   std::optional<driver::Exclusive> exclusive;
@@ -227,7 +152,7 @@ void run_synchronously(Call& call, Stack* stack) {
   IValue* returns = stack->data() + (stack->size() - static_cast<std::size_t>(op.returns));
   const auto settle = [&](at::Tensor tensor, int argument) -> at::Tensor {
     if (!tensor.defined()) {
-      if (plan) plan->outs.push_back(*out_plan(tensor, AliasSet::Kind::kFresh));
+      if (plan) plan->outs.push_back(*out_plan(tensor, false));
       return tensor;
     }
     AliasSet::Kind kind;
@@ -239,7 +164,7 @@ void run_synchronously(Call& call, Stack* stack) {
       out.argument = static_cast<std::int8_t>(argument);
       usable &= argument >= 0;
       plan->outs.push_back(std::move(out));
-    } else if (auto out = out_plan(result, kind)) {
+    } else if (auto out = out_plan(result, kind == AliasSet::Kind::kView)) {
       usable &= argument < 0;
       plan->outs.push_back(std::move(*out));
     } else {
@@ -262,10 +187,7 @@ void run_synchronously(Call& call, Stack* stack) {
     }
   }
   if (!plan) return;
-  for (const auto& out : plan->outs) plan->fresh += out.kind == OutKind::kFresh;
-  plan->payload_bytes = static_cast<std::uint32_t>(OpPayload::bytes(*plan));
-  plan->usable = usable && plan->payload_bytes <= driver::Queue::kMaxPayload &&
-                 plan->returns.size() == static_cast<std::size_t>(op.returns);
+  complete(*plan, call, usable, site);
   exclusive.reset();  // evicting plans waits for all queues
   store_plan(op, std::move(plan), call.key());
 }

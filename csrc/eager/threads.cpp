@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <atomic>
 
 namespace neuron::eager {
@@ -26,6 +27,19 @@ void apply_host_threads() {
   if (C10_LIKELY(wanted == applied)) return;
   at::set_num_threads(wanted);
   applied = wanted;
+}
+
+void parallel_for(std::int64_t count, std::int64_t grain, int threads, void (*body)(void*, std::int64_t, std::int64_t),
+                  void* context) {
+  const std::int64_t pieces = (count + grain - 1) / grain;
+  const std::int64_t ranges = std::min<std::int64_t>(threads, pieces);
+  const std::int64_t per_range = (pieces + ranges - 1) / ranges * grain;
+  at::parallel_for(0, ranges, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      const std::int64_t begin = i * per_range, end = std::min(count, begin + per_range);
+      if (begin < end) body(context, begin, end);
+    }
+  });
 }
 
 }  // namespace neuron::eager

@@ -113,8 +113,12 @@ void CorePool::free(void* p) {
   const bool leaves_worker = block->segment->owner->key == kWorkerKey && !driver::Queue::on_worker();
   if (block->users || leaves_worker) [[unlikely]]
     self.wait_for_users(block);
-  else
+  else {
+    // The log must have it before another launch can be given the block.
+    if (const int key = block->segment->owner->key; key < kWorkerKey)
+      if (auto* queue = self.core_.started_queue(key)) queue->release(p);
     self.give_back(block);
+  }
 }
 
 void CorePool::record_use(void* p, driver::Queue& queue) {

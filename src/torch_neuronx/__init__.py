@@ -26,8 +26,9 @@ from . import _install  # noqa: E402
 
 try:
     _install.check()
-    from . import _C, amp, errors, knobs, memory, random, streams
+    from . import _C, adaptive, amp, errors, knobs, memory, random, streams
     from ._C import is_in_bad_fork as _is_in_bad_fork  # noqa: F401 - torch.manual_seed asks for it
+    from .adaptive import adaptive_eager, adaptive_report, is_adaptive_eager_enabled, reset_adaptive_report
     from .amp import get_amp_supported_dtype
     from .device import (
         DeviceProperties,
@@ -106,6 +107,9 @@ __all__ = [
     "Stream",
     "StreamContext",
     "__version__",
+    "adaptive",
+    "adaptive_eager",
+    "adaptive_report",
     "amp",
     "can_device_access_peer",
     "current_device",
@@ -126,6 +130,7 @@ __all__ = [
     "get_rng_state_all",
     "init",
     "initial_seed",
+    "is_adaptive_eager_enabled",
     "is_available",
     "is_bf16_supported",
     "is_initialized",
@@ -144,6 +149,7 @@ __all__ = [
     "memory_summary",
     "random",
     "reset_accumulated_memory_stats",
+    "reset_adaptive_report",
     "reset_peak_memory_stats",
     "seed",
     "seed_all",

@@ -13,6 +13,9 @@ __all__ = ["configure", "problems"]
 
 def configure() -> None:
     """Tells the driver what the knobs say. Called at import and after each change of a knob."""
+    _C.set_adaptive(_or_default(knobs.ADAPTIVE_EAGER))
+    _C.set_chip_numerics(_or_default(knobs.EMU_NUMERICS) == "chip")
+    _C.set_compiler(_or_default(knobs.JIT))
     if _C.is_initialized():  # Only live knobs change now.
         _C.set_launch_blocking(knobs.LAUNCH_BLOCKING.value)
         _C.set_launch_lines(knobs.LAUNCH_LINES.value)

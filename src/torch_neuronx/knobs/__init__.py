@@ -110,6 +110,12 @@ def _parse_bytes(text: str) -> int:
     return int(match[1]) * _UNITS[match[2].lower()]
 
 
+def _parse_numerics(text: str) -> str:
+    if text.lower() not in ("cpu", "chip"):
+        raise ValueError("there is no such choice")
+    return text.lower()
+
+
 def _parse_cores(text: str) -> tuple[int, ...]:
     cores: list[int] = []
     for part in text.split(","):
@@ -132,6 +138,7 @@ COUNT = Kind("int", _parse_count, "a whole number above zero")
 BYTES = Kind("bytes", _parse_bytes, "a whole number of bytes, or one with the unit KiB, MiB, GiB or TiB, such as 2GiB")
 CORES = Kind("cores", _parse_cores, "cores and ranges of cores separated by commas, such as 0-3 or 1,3")
 TEXT = Kind("str", str, "a text")
+NUMERICS = Kind("choice", _parse_numerics, "cpu or chip")
 
 # -- The table --------------------------------------------------------------------------------------------------------
 
@@ -166,6 +173,28 @@ LAUNCH_LINES = Knob(
     "TORCH_NEURONX_LAUNCH_LINES", SWITCH, False,
     "Errors of asynchronous launches name the Python line that launched them.",
     live=True,
+)  # fmt: skip
+
+ADAPTIVE_EAGER = Knob(
+    "TORCH_NEURONX_ADAPTIVE_EAGER", SWITCH, True,
+    "Neighbouring pointwise and row-wise launches run as one, with the same bits. `torch.neuron.adaptive_eager()` "
+    "switches it for a stretch of code.",
+    live=True,
+)  # fmt: skip
+JIT = Knob(
+    "TORCH_NEURONX_JIT", SWITCH, True,
+    "Fused regions that take much time are compiled to machine code in the background (needs the package llvmlite).",
+)  # fmt: skip
+CACHE_DIR = Knob(
+    "TORCH_NEURONX_CACHE_DIR", TEXT, "",
+    "Directory that keeps machine code of fused regions from run to run.",
+    default_text="torchneuron in the user's cache directory",
+)  # fmt: skip
+EMU_NUMERICS = Knob(
+    "NEURON_EMU_NUMERICS", NUMERICS, "cpu",
+    "`cpu`: results of CPU PyTorch, except where the chip's way is both faster and more exact (bf16 and fp16 matrix "
+    "products on CPUs without instructions for them). `chip`: always as a NeuronCore computes: exact products of bf16, "
+    "fp16 and fp8, accumulation in fp32, one rounding at the end.",
 )  # fmt: skip
 
 # -- Use --------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,7 @@
+#pragma once
+// The parts of the test program of csrc/engines.
+
+void test_kernels();
+void test_functions();
+void test_programs();
+void test_random_programs();

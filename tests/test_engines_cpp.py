@@ -1,0 +1,19 @@
+"""Runs the tests of the tile engines, a C++ program that the build makes."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+BUILD = Path(__file__).resolve().parent.parent / "build"
+
+
+def test_engines():
+    if not BUILD.is_dir():
+        pytest.skip("not run from a build tree: build/ does not exist")
+    programs = [p for p in BUILD.rglob("test_engines") if p.is_file() and os.access(p, os.X_OK)]
+    assert programs, "the build has no test_engines; was it configured with TORCHNEURON_BUILD_TESTS=OFF?"
+    newest = max(programs, key=lambda p: p.stat().st_mtime)
+    result = subprocess.run([newest], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -1,7 +1,4 @@
-"""Pointwise and row-wise work, wall time per call in milliseconds.
-
-Several calls run before each wait, as in a program, so the device finds launches in its queue; all peers do the same.
-"""
+"""Pointwise and row-wise work, wall time per call in milliseconds, the wait for the device included."""
 
 from collections.abc import Sequence
 
@@ -14,7 +11,6 @@ from benchmarks.interleave import Case, Row, geometric_mean, run_case
 from benchmarks.pointwise_workloads import CHAIN, COMPOSED, COMPOSED_MEAN_BOUND, Pointwise
 from benchmarks.window import Peer, against, peers, same_bits
 
-CALLS_PER_WAIT = 5
 # The first call of a signature is unplanned, later ones are fused, and compiled after some more.
 CHECKED_CALLS = 6
 
@@ -40,7 +36,7 @@ class Run:
 
     def measure(self) -> float:
         """Milliseconds per call."""
-        return self.peer.milliseconds(lambda: self.function(*self.arguments), CALLS_PER_WAIT)
+        return self.peer.milliseconds(lambda: self.function(*self.arguments), calls=1)
 
 
 def require_same_bits(runs: Sequence[Run]) -> None:

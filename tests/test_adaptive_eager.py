@@ -8,6 +8,7 @@ test_adaptive_readers.
 import pytest
 import torch
 import torch.nn.functional as F
+from comparison import assert_same
 from fused import assert_fused_as_cpu, bytes_not_written, ops
 
 pytestmark = pytest.mark.neuron_only
@@ -346,3 +347,51 @@ def test_op_that_cannot_be_fused_in_between(device):
         return (c @ w + 1).tanh() * 0.5
 
     assert_fused_as_cpu(program, numbers(60, 60), numbers(60, 60), device=device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_large_dropout_is_drawn_alone_and_applied_in_a_region(device, dtype):
+    x = numbers(40_001).to(dtype)
+
+    def gradient(x):
+        x = x.detach().requires_grad_()
+        torch.manual_seed(3)
+        y = F.dropout(x * 2 + 1, 0.25) * 3
+        y.backward(torch.full_like(y, 0.5))
+        return y.detach(), x.grad
+
+    expected = gradient(x)
+    on_device = x.to(device)
+    for _ in range(3):  # the first calls of a signature make plans
+        torch.neuron.reset_adaptive_report()
+        assert_same(gradient(on_device), expected)
+    fused = [region.ops for region in torch.neuron.adaptive_report(show=False).regions if region.launches > 1]
+    assert any("neuron::apply_dropout_" in ops for ops in fused), fused
+    assert any("neuron::native_dropout_backward" in ops for ops in fused), fused
+
+
+FUNCTIONS = (torch.exp, torch.log, torch.sin, torch.tanh, torch.erf, torch.sqrt, torch.sigmoid, F.silu, F.gelu, F.relu)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_functions_of_tensors_in_another_order_of_memory(device, function):
+    # ATen takes other ways for tensors that are not contiguous, some of them with other bits.
+    def program(x):
+        y = (x * 0.5).abs() + 0.125
+        views = [y, y.t(), y[:, ::2], y.view(37, 1, 53).permute(2, 1, 0), y[1:, 1:]]
+        return [function(view) * 2 for view in views]
+
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        x = numbers(37 * 53).view(37, 53).to(dtype)
+        assert_fused_as_cpu(program, x, device=device)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gradient_of_gelu_in_another_order_of_memory(device, approximate):
+    def program(x):
+        x = x.detach().requires_grad_()
+        y = F.gelu((x * 2).t(), approximate=approximate)
+        y.backward(torch.full_like(y, 0.5))
+        return y.detach(), x.grad
+
+    assert_fused_as_cpu(program, numbers(37 * 53).view(37, 53), device=device)

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from comparison import bits
+from processes import run_python
 
 pytestmark = pytest.mark.neuron_only
 
@@ -511,3 +512,39 @@ def test_attention_and_its_gradients(device, dtype, causal, mask, key_heads, que
         error, scale = (actual.cpu().double() - reference).abs().max(), reference.abs().max()
         allowed = 2 * torch.finfo(dtype).eps * scale + WALK * size
         assert error <= allowed, f"gradient of {name}: off by {error:.2e}, allowed {allowed:.2e}"
+
+
+def test_chip_numerics_round_once_on_every_cpu(tmp_path):
+    result = run_python(
+        """
+        import torch
+
+        torch.manual_seed(0)
+        a, b = torch.randn(64, 4096).bfloat16(), torch.randn(4096, 48).bfloat16()
+        exact = a.double() @ b.double()
+        step = torch.exp2(torch.frexp(exact)[1].double() - 1) * torch.finfo(torch.bfloat16).eps
+        for function in (torch.mm, lambda a, b: torch.addmm(torch.zeros(48, dtype=a.dtype, device=a.device), a, b)):
+            error = (function(a.to("neuron"), b.to("neuron")).cpu().double() - exact).abs()
+            print(bool((error <= 0.501 * step + 1e-4).all()))
+        """,
+        directory=tmp_path,
+        env={"NEURON_EMU_NUMERICS": "chip"},
+    )
+    assert result.stdout.split() == ["True", "True"], result.stderr
+
+
+def test_unknown_numerics_are_an_error(tmp_path):
+    result = run_python(
+        """
+        import torch
+
+        try:
+            torch.ones(1, device="neuron")
+        except RuntimeError as error:
+            print(error)
+        """,
+        directory=tmp_path,
+        env={"NEURON_EMU_NUMERICS": "exact"},
+    )
+    assert "NEURON_EMU_NUMERICS" in result.stdout
+    assert "cpu or chip" in result.stdout

@@ -55,8 +55,8 @@ const eager::LaunchSite* python_line() {
 }
 
 // Asked by a worker, which must never wait for the interpreter: the main thread starts the compiler when it comes by.
-void request_compiler() {
-  Py_AddPendingCall(
+bool request_compiler() {
+  const int refused = Py_AddPendingCall(  // when too many calls are pending
       [](void*) -> int {
         try {
           py::module_::import("torch_neuronx.adaptive").attr("_start_compiler")();
@@ -66,6 +66,7 @@ void request_compiler() {
         return 0;
       },
       nullptr);
+  return refused == 0;
 }
 
 py::dict adaptive_report() {

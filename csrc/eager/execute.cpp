@@ -9,7 +9,7 @@
 
 #include "eager/alias.h"
 #include "eager/describe.h"
-#include "eager/launch.h"
+#include "eager/launch_settings.h"
 #include "eager/placement.h"
 #include "eager/statistics.h"
 #include "eager/threads.h"

@@ -18,10 +18,6 @@ namespace neuron::eager {
 
 namespace {
 
-std::atomic<const LaunchSite* (*)()> g_site_probe{nullptr};
-std::atomic<const LaunchSite* (*)()> g_first_site_probe{nullptr};
-std::atomic<bool> g_blocking{false};
-
 at::Tensor fresh_output(const OutPlan& out, c10::DeviceIndex device) {
   auto t = c10::make_intrusive<c10::TensorImpl>(c10::Storage(runtime::new_storage(out.bytes, device)),
                                                 c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), out.dtype);
@@ -75,15 +71,6 @@ void launch_with_generator(Call& call, const Plan& plan, driver::Queue& queue, c
 
 }  // namespace
 
-void set_launch_site_probe(const LaunchSite* (*probe)()) { g_site_probe.store(probe); }
-void set_first_site_probe(const LaunchSite* (*probe)()) { g_first_site_probe.store(probe); }
-const LaunchSite* first_site() {
-  auto* probe = g_first_site_probe.load(std::memory_order_relaxed);
-  return probe ? probe() : nullptr;
-}
-void set_launch_blocking(bool blocking) { g_blocking.store(blocking); }
-bool launch_blocking() { return g_blocking.load(std::memory_order_relaxed); }
-
 void wait_if_blocking(driver::Queue& queue, std::uint64_t ticket) {
   if (C10_LIKELY(!launch_blocking())) return;
   queue.wait(ticket);
@@ -94,8 +81,7 @@ bool launch(Call& call, Results& results) {
   OpInfo& op = call.op();
   if (C10_UNLIKELY(!call.cacheable() || !call.has_device() || op.execution != Execution::kLaunch)) return false;
   // The interpreter may have to be asked, so this stands before any lock is taken.
-  auto* probe = g_site_probe.load(std::memory_order_relaxed);
-  const LaunchSite* site = C10_UNLIKELY(probe != nullptr) ? probe() : nullptr;
+  const LaunchSite* site = launch_site();
   auto& queue = runtime::current_queue(call.device());
   const std::uint64_t hash = hash_key(call.key());
   std::lock_guard lookup(op.plans);

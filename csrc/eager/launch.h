@@ -5,6 +5,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "eager/call.h"
+#include "eager/launch_settings.h"
 
 namespace neuron::eager {
 
@@ -22,20 +23,6 @@ void run_synchronously(Call& call, torch::jit::Stack* stack);
 // The whole life of a boxed call: look, launch or run.
 void run_boxed(OpInfo& op, torch::jit::Stack* stack);
 
-// Where in the program a launch was made. Null unless launch lines are on.
-struct LaunchSite {
-  std::string file;
-  int line;
-};
-// The bindings know Python; the launch path only calls this. The site must live for good.
-void set_launch_site_probe(const LaunchSite* (*probe)());
-// The same for the first call of each signature, which is slow anyway: reports name that line when launch lines are
-// off.
-void set_first_site_probe(const LaunchSite* (*probe)());
-const LaunchSite* first_site();
-// NEURON_LAUNCH_BLOCKING: every launch is waited for, and raises at its own line.
-void set_launch_blocking(bool blocking);
-bool launch_blocking();
 // After a launch that does not go through launch(): waits and raises in blocking mode.
 void wait_if_blocking(driver::Queue& queue, std::uint64_t ticket);
 

@@ -7,7 +7,7 @@
 #include "driver/machine.h"
 #include "eager/execute.h"
 #include "eager/fusion/builder.h"
-#include "eager/launch.h"
+#include "eager/launch_settings.h"
 #include "eager/low_precision.h"
 
 namespace neuron::eager {

@@ -85,6 +85,8 @@ class Checker {
         throw std::invalid_argument("tile program: a per-row access has class 0");
       if (access.written && (access.kind == Access::Kind::kColumns || access.kind == Access::Kind::kUniform))
         throw std::invalid_argument("tile program: an access that all rows share cannot be written");
+      if (!access.written && access.kind == Access::Kind::kStreamed)
+        throw std::invalid_argument("tile program: a streamed access is only written");
     }
     for (at_ = 0; at_ < program_.code.size(); ++at_) instruction(program_.code[at_]);
   }

@@ -189,7 +189,8 @@ class Lowerer {
     step.index = instr.access;
     step.element = static_cast<std::uint8_t>(size_of(access.dtype));
     step.kernel = kernels_.store[index_of(access.dtype)][step.scalar_mask];
-    if (access.kind == Access::Kind::kStrided) gather_or_scatter(step, Step::Kind::kScatter, access);
+    if (access.kind == Access::Kind::kStrided || access.kind == Access::Kind::kStreamed)
+      gather_or_scatter(step, Step::Kind::kScatter, access);
     plan_.steps.push_back(step);
   }
 

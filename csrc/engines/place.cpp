@@ -65,7 +65,7 @@ class Placer {
       const Operand& stored = at(stored_at_[a]).in[0];
       if (stored.kind != Operand::Kind::kValue) continue;
       const std::size_t v = stored.index;
-      if (plan_.places[v].kind != Place::Kind::kNone || is_columns(v)) continue;
+      if (plan_.places[v].kind != Place::Kind::kNone || keeps_register(v)) continue;
       if (program_.values[v].lane != lane_of(program_.accesses[a].dtype)) continue;
       if (old_elements_needed_until(a) <= last_moment(made_[v])) {
         plan_.places[v] = {Place::Kind::kMemory, static_cast<std::uint16_t>(a)};
@@ -73,9 +73,12 @@ class Placer {
     }
   }
 
-  bool is_columns(std::size_t v) const {
-    return loaded_from_[v] != kNever &&
-           program_.accesses[static_cast<std::size_t>(loaded_from_[v])].kind == Access::Kind::kColumns;
+  // Its register is no other value's: columns are filled once for all tiles, and the register of what is gathered may
+  // be memory itself, where a tile has no gaps.
+  bool keeps_register(std::size_t v) const {
+    if (loaded_from_[v] == kNever) return false;
+    const Access::Kind kind = program_.accesses[static_cast<std::size_t>(loaded_from_[v])].kind;
+    return kind == Access::Kind::kColumns || kind == Access::Kind::kStrided;
   }
 
   // The last position at which the operands of the op at `position` may still lie where its result goes: its own when
@@ -111,7 +114,7 @@ class Placer {
       const auto release = [&] {
         for (std::size_t i = 0; i < instr.in.size(); ++i) {
           const Operand& in = instr.in[i];
-          if (in.kind != Operand::Kind::kValue || last_use_[in.index] != p || is_columns(in.index)) continue;
+          if (in.kind != Operand::Kind::kValue || last_use_[in.index] != p || keeps_register(in.index)) continue;
           if (plan_.places[in.index].kind != Place::Kind::kRegister) continue;
           const bool seen = std::any_of(
               instr.in.begin(), instr.in.begin() + static_cast<std::ptrdiff_t>(i),
@@ -124,7 +127,7 @@ class Placer {
       if (instr.op != Op::kStore && needs_register(instr.out)) {
         auto& candidates = pool(instr.out);
         std::uint16_t r;
-        if (candidates.empty() || is_columns(instr.out)) {
+        if (candidates.empty() || keeps_register(instr.out)) {
           r = new_register(program_.values[instr.out]);
         } else {
           r = candidates.back();

@@ -42,7 +42,7 @@ constexpr const char* kRowFunctionNames[] = {"sum",
                                              "layer_norm"};
 static_assert(std::size(kRowFunctionNames) == static_cast<std::size_t>(RowFunction::kCount));
 
-constexpr const char* kAccessNames[] = {"dense", "row", "columns", "strided", "uniform"};
+constexpr const char* kAccessNames[] = {"dense", "row", "columns", "strided", "streamed", "uniform"};
 
 void append(std::string& text, const Operand& operand) {
   if (operand.kind == Operand::Kind::kNone) {

@@ -134,11 +134,12 @@ struct Value {
 // index. Accesses that are written never overlap another one. An access is stored once, and not loaded after that.
 struct Access {
   enum class Kind : std::uint8_t {
-    kDense,    // element (row, col) lies at row * cols + col
-    kRow,      // class 0 although it is used as per-row value: dense with one column
-    kColumns,  // the same columns for every row, without gaps
-    kStrided,  // anything else: Geometry::Strides says where
-    kUniform,  // one element for all; read once, before the first tile, into scalar `scalar`
+    kDense,     // element (row, col) lies at row * cols + col
+    kRow,       // class 0 although it is used as per-row value: dense with one column
+    kColumns,   // the same columns for every row, without gaps
+    kStrided,   // anything else: Geometry::Strides says where
+    kStreamed,  // dense, only stored, and too large for the caches to keep: written past them
+    kUniform,   // one element for all; read once, before the first tile, into scalar `scalar`
   } kind;
   Dtype dtype;
   std::uint8_t cols;  // class

@@ -41,7 +41,11 @@ class Scheduler {
     return instr.cols;
   }
 
-  bool is_strided(const Instr& instr) const { return program_.accesses[instr.access].kind == Access::Kind::kStrided; }
+  // Loaded and stored by steps of their own, outside of stages.
+  bool is_strided(const Instr& instr) const {
+    const Access::Kind kind = program_.accesses[instr.access].kind;
+    return kind == Access::Kind::kStrided || kind == Access::Kind::kStreamed;
+  }
 
   // What instruction `i` must wait for, seen through lazy ones.
   void depend_on(std::size_t i, std::size_t value) {

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "engines/cpu_features.h"
+
 namespace neuron::engines {
 namespace {
 
@@ -86,6 +88,50 @@ void gather(void* packed, const void* memory, const Geometry::Strides& where, st
       return gather_as<std::uint64_t>(packed, memory, where, first, count);
   }
 }
+
+const void* packed_in_place(const void* memory, const Geometry::Strides& where, std::int64_t first, std::int64_t count,
+                            std::size_t element) {
+  const std::size_t dims = where.sizes.size();
+  if (dims == 0 || where.strides[dims - 1] != 1 || first % where.sizes[dims - 1] + count > where.sizes[dims - 1])
+    return nullptr;
+  std::int64_t offset = 0;
+  for (std::size_t d = dims; d-- > 0;) {
+    offset += first % where.sizes[d] * where.strides[d];
+    first /= where.sizes[d];
+  }
+  return static_cast<const std::byte*>(memory) + offset * static_cast<std::int64_t>(element);
+}
+
+#if NEURON_HAS_AVX2_CODE
+namespace {
+NEURON_AVX2 void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
+  constexpr std::size_t kVector = 32;
+  for (std::size_t i = 0; i < bytes; i += kVector)
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i),
+                        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i)));
+}
+}  // namespace
+
+void store_past_caches(void* to, const void* from, std::size_t bytes) {
+  constexpr std::size_t kVector = 32;
+  auto* target = static_cast<std::byte*>(to);
+  const auto* source = static_cast<const std::byte*>(from);
+  const std::size_t head = std::min(bytes, (kVector - reinterpret_cast<std::uintptr_t>(to) % kVector) % kVector);
+  if (!cpu_has_avx2() || bytes - head < kVector) {
+    std::memcpy(target, source, bytes);
+    return;
+  }
+  std::memcpy(target, source, head);
+  const std::size_t body = (bytes - head) / kVector * kVector;
+  stream(target + head, source + head, body);
+  std::memcpy(target + head + body, source + head + body, bytes - head - body);
+}
+
+void finish_stores_past_caches() { _mm_sfence(); }
+#else
+void store_past_caches(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+void finish_stores_past_caches() {}
+#endif
 
 void scatter(void* memory, const void* packed, const Geometry::Strides& where, std::int64_t first, std::int64_t count,
              std::size_t element) {

@@ -60,6 +60,7 @@ class Tiles {
       }
       row_ += rows_;
     }
+    if (streamed_) finish_stores_past_caches();
   }
 
   // The whole range in one call.
@@ -85,19 +86,21 @@ class Tiles {
     };
     std::int64_t widest = 1;
     for (const std::int64_t cols : geometry_.cols) widest = std::max(widest, cols);
-    const std::size_t pointers = Arena::aligned((slots + operands) * sizeof(void*));
+    const std::size_t pointers = Arena::aligned((slots + operands + registers) * sizeof(void*));
     std::size_t bytes = pointers + static_cast<std::size_t>(run_.tile * widest) * plan_.scratch_element;
     for (const Register& r : plan_.registers) bytes += register_bytes(r);
 
     std::byte* memory = arena.reserve(bytes);
     slots_ = reinterpret_cast<void**>(memory);
     operands_ = slots_ + slots;
+    registers_ = operands_ + operands;
     memory += pointers;
     void** slot = slots_;
     for (const Register& r : plan_.registers) {
       *slot++ = memory;
       memory += register_bytes(r);
     }
+    std::copy(slots_, slots_ + registers, registers_);
     scratch_ = memory;
     for (std::size_t a = 0; a < accesses; ++a) *slot++ = run_.memory[a];
     for (const std::uint16_t access : plan_.moving) {
@@ -162,10 +165,20 @@ class Tiles {
   }
 
   void gather_step(const Step& step) {
-    void* packed = step.kernel == nullptr ? slots_[step.out] : scratch_;
     const std::int64_t n = elements_[step.cols];
-    gather(packed, slots_[step.in[0]], geometry_.strides[step.index], row_ * geometry_.cols[step.cols], n,
-           step.element);
+    const auto& where = geometry_.strides[step.index];
+    const std::int64_t first = row_ * geometry_.cols[step.cols];
+    if (step.kernel == nullptr) {
+      // Steps only read a register that is gathered, and it is no other value's.
+      slots_[step.out] = registers_[step.out];
+      if (!run_.program.accesses[step.index].written)
+        if (const void* memory = packed_in_place(slots_[step.in[0]], where, first, n, step.element)) {
+          slots_[step.out] = const_cast<void*>(memory);
+          return;
+        }
+    }
+    void* packed = step.kernel == nullptr ? slots_[step.out] : scratch_;
+    gather(packed, slots_[step.in[0]], where, first, n, step.element);
     if (step.kernel != nullptr) step.kernel(slots_[step.out], packed, nullptr, nullptr, n);
   }
 
@@ -176,7 +189,14 @@ class Tiles {
       step.kernel(scratch_, packed, nullptr, nullptr, n);
       packed = scratch_;
     }
-    scatter(slots_[step.out], packed, geometry_.strides[step.index], row_ * geometry_.cols[step.cols], n, step.element);
+    const std::int64_t first = row_ * geometry_.cols[step.cols];
+    if (run_.program.accesses[step.index].kind == Access::Kind::kStreamed) {
+      store_past_caches(offset(slots_[step.out], first * step.element), packed,
+                        static_cast<std::size_t>(n) * step.element);
+      streamed_ = true;
+      return;
+    }
+    scatter(slots_[step.out], packed, geometry_.strides[step.index], first, n, step.element);
   }
 
   void expand(const Step& step) {
@@ -244,7 +264,9 @@ class Tiles {
   std::int64_t row_, end_, rows_ = 0;
   void** slots_ = nullptr;
   void** operands_ = nullptr;
+  void** registers_ = nullptr;  // the registers' own memory
   std::byte* scratch_ = nullptr;
+  bool streamed_ = false;
   std::array<std::int64_t, kMaxClasses> elements_;  // of the tile, per class
 };
 

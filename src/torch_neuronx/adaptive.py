@@ -71,7 +71,8 @@ class FusedRegion:
     """How many launches one run replaces."""
     runs: int
     bytes_not_written: int
-    """Size of all results that no later launch could read, so that they were never written to memory; of all runs."""
+    """Size of all results that no later launch could read, so that they were never written to memory; of all runs.
+    Results that shared a block one after the other count once."""
     compiled: bool
     """Whether it is machine code by now; else tile kernels run it."""
 

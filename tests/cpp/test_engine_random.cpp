@@ -300,7 +300,9 @@ class Generator {
     do {
       dtype = kAllDtypes[pick(std::size(kAllDtypes))];
     } while (lane_of(dtype) != value.lane);
-    store.access = add_access(pick(4) ? Access::Kind::kDense : Access::Kind::kStrided, dtype, value.cols, true);
+    constexpr Access::Kind kKinds[] = {Access::Kind::kDense, Access::Kind::kDense, Access::Kind::kStreamed,
+                                       Access::Kind::kStrided};
+    store.access = add_access(kKinds[pick(std::size(kKinds))], dtype, value.cols, true);
     program.code.push_back(store);
   }
 

@@ -14,7 +14,7 @@
 #include <unordered_map>
 
 #include "eager/fusion/fuser.h"
-#include "eager/launch.h"
+#include "eager/launch_settings.h"
 #include "eager/statistics.h"
 #include "eager/threads.h"
 
@@ -49,6 +49,8 @@ struct WindowCounters {
 } g_windows;
 
 struct Registry {
+  // Programs whose shapes change all the time would fill memory: the rest is counted as one.
+  static constexpr std::size_t kMaxRegions = 4096;
   std::mutex mutex;
   std::map<std::string, std::unique_ptr<RegionCounters>> regions;
 };
@@ -77,6 +79,11 @@ RegionCounters& counters_of(const FusedRegion& region, const std::vector<OpPaylo
   key += std::to_string(elements);
   Registry& r = registry();
   std::lock_guard lock(r.mutex);
+  if (r.regions.size() >= Registry::kMaxRegions && !r.regions.contains(key)) {
+    key = "others";
+    ops = {"others"};
+    lines.clear();
+  }
   auto& entry = r.regions[key];
   if (!entry) {
     entry = std::make_unique<RegionCounters>();

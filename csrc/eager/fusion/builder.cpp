@@ -8,7 +8,7 @@
 #include <numeric>
 #include <string>
 
-#include "eager/aten_math.h"
+#include "eager/aten_math/exact.h"
 #include "engines/functions.h"
 
 namespace neuron::eager::fusion {
@@ -324,7 +324,12 @@ Typed Builder::select(Typed condition, Typed a, Typed b) {
 
 Typed Builder::call(engines::Function function, Typed a, Typed b) {
   const Dtype dtype = required_dtype(a.type);
-  const bool contiguous = is_dense(a.ref) && (b.ref.kind == Ref::Kind::kNone || is_dense(b.ref));
+  // Where ATen asks for contiguous tensors, dense ones with their dimensions in another order do as well, except for
+  // GELU of fp32, which oneDNN computes only in the usual order.
+  const bool is_gelu = function == engines::Function::kGelu || function == engines::Function::kGeluBackward;
+  const bool usual_order = std::is_sorted(order_.begin(), order_.end());
+  const bool contiguous =
+      is_dense(a.ref) && (b.ref.kind == Ref::Kind::kNone || is_dense(b.ref)) && (usual_order || !is_gelu);
   if (!aten_element_exact(function, dtype, elements_, contiguous)) throw Unfusable{};
   const auto& entry = engines::element_function(function, dtype);
   if (!entry.fn || a.ref.kind == Ref::Kind::kNumber || b.ref.kind == Ref::Kind::kNumber) throw Unfusable{};

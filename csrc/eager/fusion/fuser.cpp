@@ -16,6 +16,8 @@ using engines::Op;
 
 // Widths that are worth splitting a flat iteration into rows for, so that a broadcast operand is one run of columns.
 constexpr std::int64_t kMinUsefulCols = 16;
+// Results of this size have left the caches of most machines before anybody reads them.
+constexpr std::int64_t kStreamedBytes = std::int64_t{8} << 20;
 
 class RegionWriter {
  public:
@@ -34,6 +36,7 @@ class RegionWriter {
 
   void choose_rows();
   std::uint8_t class_of(std::int64_t elements);
+  void drop_unused();
   Operand emit(Instr instr, Lane lane, std::uint8_t cols);
   std::uint16_t access(std::uint32_t slot, const fusion::Operand& operand, Access::Kind kind, std::uint8_t cols);
   Operand read(std::uint32_t slot, const fusion::Operand& operand, std::int64_t elements);
@@ -241,6 +244,23 @@ void RegionWriter::add(const PieceUse& use) {
   }
 }
 
+// Leaves out what no stored value is made of.
+void RegionWriter::drop_unused() {
+  std::vector<bool> used(program_.values.size());
+  std::vector<Instr> kept;
+  for (auto instr = program_.code.rbegin(); instr != program_.code.rend(); ++instr) {
+    if (instr->op != Op::kStore && !used[instr->out]) {
+      out_.work -= geometry_.rows * geometry_.cols[instr->cols];
+      continue;
+    }
+    for (const Operand& in : instr->in)
+      if (in.kind == Operand::Kind::kValue) used[in.index] = true;
+    kept.push_back(*instr);
+  }
+  std::reverse(kept.begin(), kept.end());
+  program_.code = std::move(kept);
+}
+
 FusedRegion RegionWriter::take() {
   for (const auto& [slot, operand] : written_) {
     if (window_.slots()[slot].dead) {
@@ -248,7 +268,11 @@ FusedRegion RegionWriter::take() {
       continue;
     }
     const std::uint8_t cols = class_of(operand->elements);
-    const auto kind = operand->dense ? Access::Kind::kDense : Access::Kind::kStrided;
+    const bool is_read = full_access_.contains(slot);
+    const bool large = operand->elements * static_cast<std::int64_t>(size_of(operand->dtype)) >= kStreamedBytes;
+    const auto kind = !operand->dense     ? Access::Kind::kStrided
+                      : large && !is_read ? Access::Kind::kStreamed
+                                          : Access::Kind::kDense;
     Instr instr{Op::kStore};
     instr.lane = engines::lane_of(operand->dtype);
     instr.access = access(slot, *operand, kind, cols);
@@ -257,6 +281,7 @@ FusedRegion RegionWriter::take() {
     program_.accesses[instr.access].written = true;
     program_.code.push_back(instr);
   }
+  drop_unused();
   out_.geometry = std::move(geometry_);
   const bool stores = std::any_of(program_.code.begin(), program_.code.end(),
                                   [](const Instr& instr) { return instr.op == Op::kStore; });

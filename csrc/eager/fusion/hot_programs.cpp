@@ -25,7 +25,7 @@ struct State {
   std::unordered_map<std::string, int> stage_numbers;
   std::vector<Stage> stages;
   std::deque<int> queue;
-  void (*start)() = nullptr;
+  bool (*start)() = nullptr;
   bool started = false;
   bool woken = false;
 };
@@ -62,10 +62,10 @@ void HotProgram::offer() {
   }
   if (!s.start) return;
   s.wanted.notify_one();
-  if (!std::exchange(s.started, true)) s.start();
+  if (!s.started) s.started = s.start();
 }
 
-void set_compiler_starter(void (*start)()) {
+void set_compiler_starter(bool (*start)()) {
   std::lock_guard lock(state().mutex);
   state().start = start;
 }

@@ -40,8 +40,8 @@ class HotProgram {
 HotProgram& hot_program(engines::Program program);
 
 // -- The compiler's side --
-// Called once, from a worker, when the first program is hot; it must not block.
-void set_compiler_starter(void (*start)());
+// Called from a worker when a program is hot, until it returns true; it must not block.
+void set_compiler_starter(bool (*start)());
 // A stage that wants to be compiled and its number; waits for one.
 std::optional<std::pair<int, std::string>> next_stage_to_compile(double timeout_seconds);
 // Makes a waiting next_stage_to_compile() return.

@@ -5,7 +5,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "eager/aten_math.h"
+#include "eager/aten_math/exact.h"
 #include "eager/fusion/builder.h"
 
 namespace neuron::eager::fusion {
@@ -25,7 +25,10 @@ const Fusable* find_fusable(const std::string& name) {
 }
 
 void register_fusable(std::initializer_list<const char*> names, Fusable fusable) {
-  for (const char* name : names) table().emplace(std::string("aten::") + name, fusable);
+  for (const char* name : names) {
+    const std::string_view text = name;
+    table().emplace(text.find("::") == text.npos ? std::string("aten::") + name : name, fusable);
+  }
 }
 
 std::unique_ptr<const Recipes> Recipes::make(const OpInfo& op, const Plan& plan, const Number* numbers) {

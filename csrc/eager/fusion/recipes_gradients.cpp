@@ -1,4 +1,4 @@
-// Gradients of activations.
+// Dropout, and gradients of activations.
 #include "eager/fusion/recipe_parts.h"
 
 namespace neuron::eager::fusion {
@@ -52,12 +52,35 @@ void gelu_backward(Builder& b) {
                                         : gradient_of<Function::kGeluBackward>(b);
 }
 
+// The draw is a launch of its own (dropout.cpp); what follows it rounds after the division and after the product.
+void apply_dropout(Builder& b) {
+  const int noise = b.tensor(0), input = b.tensor(1);
+  const auto type = b.type(noise);
+  if (!is_floating(type) || type != b.type(input)) throw Builder::Unfusable{};
+  b.begin(noise);
+  const Typed drawn = b.load(noise);
+  const Typed scaled = b.round(b.op(Op::kDiv, drawn, b.number(2, type)));
+  b.store_out(b.compare(Op::kNe, drawn, b.literal(0, type)));
+  b.store(noise, b.op(Op::kMul, scaled, b.load(input)));
+}
+
+void dropout_backward(Builder& b) {
+  Target target(b);
+  const int gradient = b.tensor(0), mask = b.tensor(1);
+  const auto type = b.type(gradient);
+  if (!is_floating(type) || b.type(mask) != ScalarType::Bool) throw Builder::Unfusable{};
+  const Typed scaled = b.round(b.op(Op::kDiv, b.convert(b.load(mask), type), b.number(2, type)));
+  target.store(b.op(Op::kMul, scaled, b.load(gradient)));
+}
+
 const bool g_registered = [] {
   register_fusable({"threshold_backward"}, {&threshold_backward, nullptr, Prediction::kFirst});
   register_fusable({"sigmoid_backward"}, {&sigmoid_backward, nullptr, Prediction::kFirst});
   register_fusable({"tanh_backward"}, {&tanh_backward, nullptr, Prediction::kFirst});
   register_fusable({"silu_backward"}, {&gradient_of<Function::kSiluBackward>, nullptr, Prediction::kFirst});
   register_fusable({"gelu_backward"}, {&gelu_backward, nullptr, Prediction::kFirst});
+  register_fusable({"neuron::apply_dropout_"}, {&apply_dropout});
+  register_fusable({"neuron::native_dropout_backward"}, {&dropout_backward});
   return true;
 }();
 

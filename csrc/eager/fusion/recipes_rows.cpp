@@ -1,7 +1,7 @@
 // Ops along the last dimension, and joining tensors. Rows are what the dimensions before it make; a row's result does
-// not depend on the others, so tiles of whole rows give ATen's bits. Reductions over other dimensions, of tensors with
-// gaps, and in bf16 and fp16 (where ATen sums in an order that depends on the whole tensor) are never fused.
-#include "eager/aten_math.h"
+// not depend on the others, so tiles of whole rows give ATen's bits. Never fused: reductions over other dimensions, of
+// tensors with gaps, and of shapes for which ATen's order of additions depends on the threads (aten_math/exact.h).
+#include "eager/aten_math/exact.h"
 #include "eager/fusion/builder.h"
 
 namespace neuron::eager::fusion {

@@ -21,7 +21,11 @@ bool reads_value_by_row(const Slot& slot, const Operand& operand) {
 Window::Window() : slot_table_(kTable), storage_table_(kTable) {}
 
 void Window::clear() {
-  ++epoch_;
+  if (++epoch_ == 0) {  // once in 2^32 windows: entries of the first epochs would look new again
+    std::fill(slot_table_.begin(), slot_table_.end(), TableEntry{});
+    std::fill(storage_table_.begin(), storage_table_.end(), TableEntry{});
+    epoch_ = 1;
+  }
   launches_.clear();
   pieces_.clear();
   uses_.clear();

@@ -1,4 +1,4 @@
-#include "eager/aten_math.h"
+#include "eager/aten_math/exact.h"
 
 #include <ATen/Context.h>
 #include <ATen/Version.h>
@@ -10,8 +10,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "eager/aten_math_check.h"
-#include "eager/aten_math_table.h"
+#include "eager/aten_math/check.h"
+#include "eager/aten_math/table.h"
 
 namespace neuron::eager {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 // Compares candidates with ATen's kernels.
-#include "eager/aten_math_table.h"
+#include "eager/aten_math/table.h"
 
 namespace neuron::eager {
 

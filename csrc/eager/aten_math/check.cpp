@@ -1,4 +1,4 @@
-#include "eager/aten_math_check.h"
+#include "eager/aten_math/check.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>

@@ -395,3 +395,9 @@ def test_gradient_of_gelu_in_another_order_of_memory(device, approximate):
         return y.detach(), x.grad
 
     assert_fused_as_cpu(program, numbers(37 * 53).view(37, 53), device=device)
+
+
+@pytest.mark.parametrize("compare", [lambda x: x <= 0.5, lambda x: 1 - x, lambda x: x**2, lambda x: x + 1])
+def test_strides_of_dimensions_of_size_one_are_those_of_the_cpu(device, compare):
+    x = numbers(49).view(7, 7, 1).transpose(2, 1)
+    assert_same(compare(x.to(device)), compare(x))

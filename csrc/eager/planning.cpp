@@ -4,6 +4,8 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/empty_strided.h>
 
+#include <algorithm>
+
 #include "driver/machine.h"
 #include "eager/execute.h"
 #include "eager/fusion/builder.h"
@@ -175,6 +177,8 @@ std::unique_ptr<Plan> predict_plan(const Call& call, const IValue* args, const L
     const auto type = predicted_type(fusable->prediction, builder, plan->tensors.size());
     auto out = predicted_out(*plan, type);
     if (!out || out->kind != OutKind::kFresh) return nullptr;
+    // Strides of dimensions of size 1 depend on operands that are not tensors here (numbers), so a run has to tell.
+    if (std::find(out->sizes.begin(), out->sizes.end(), 1) != out->sizes.end() && !op.mutates) return nullptr;
     if (op.mutates) {
       const auto self = builder.type(0);
       if (out->sizes != plan->tensors[0].sizes || plan->tensors[0].on_cpu || !c10::canCast(type, self)) return nullptr;

@@ -170,6 +170,17 @@ def test_a_process_that_ends_with_a_full_window(tmp_path):
     assert result.stderr == ""
 
 
+def test_another_knob_does_not_end_the_context_manager(device):
+    with torch.neuron.adaptive_eager(False):
+        knobs.set("TORCH_NEURONX_LAUNCH_LINES", True)
+        try:
+            assert not torch.neuron.is_adaptive_eager_enabled()
+        finally:
+            knobs.set("TORCH_NEURONX_LAUNCH_LINES", None)
+        assert not torch.neuron.is_adaptive_eager_enabled()
+    assert torch.neuron.is_adaptive_eager_enabled()
+
+
 # --- the report
 
 

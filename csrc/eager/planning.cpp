@@ -1,4 +1,4 @@
-// Making launch plans: from a run, or from what PyTorch's meta kernels say of one.
+// Making launch plans: from a run, or from what ATen's iterators say of one.
 #include "eager/planning.h"
 
 #include <ATen/TensorIterator.h>

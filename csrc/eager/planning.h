@@ -1,5 +1,5 @@
 #pragma once
-// Making launch plans: from a run, or from what PyTorch's meta kernels say of one.
+// Making launch plans: from a run, or from what ATen's iterators say of one.
 #include <ATen/core/Tensor.h>
 
 #include <memory>

@@ -14,9 +14,9 @@ struct Counters {
 };
 inline Counters g_counters;
 
-inline void count(std::atomic<std::int64_t>& counter) {
+inline void count(std::atomic<std::int64_t>& counter, std::int64_t amount = 1) {
   // Lost updates between threads are acceptable; a locked instruction per launch is not.
-  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
 }
 
 }  // namespace neuron::eager

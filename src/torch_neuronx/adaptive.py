@@ -42,13 +42,14 @@ class adaptive_eager(contextlib.ContextDecorator):
         self._before: list[bool] = []
 
     def __enter__(self) -> None:
-        self._before.append(_C.adaptive())
-        _C.set_adaptive(self._enabled)
+        # The knob is the one place that knows: setting another knob inside applies this one again.
+        self._before.append(knobs.ADAPTIVE_EAGER.value)
+        knobs.set(knobs.ADAPTIVE_EAGER.name, self._enabled)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _C.set_adaptive(self._before.pop())
+        knobs.set(knobs.ADAPTIVE_EAGER.name, self._before.pop())
 
 
 def is_adaptive_eager_enabled() -> bool:

@@ -31,11 +31,8 @@ std::atomic<bool> g_adaptive{false};
 // A launch that is alone in its window runs as ATen's kernel, which is at its best on large tensors; on small ones the
 // way into that kernel costs more than the work.
 constexpr std::int64_t kSmallElements = 1 << 13;
-// Regions with less work than this are done before other threads have woken up.
-constexpr std::int64_t kSerialWork = 1 << 15;
 
-// -- Counting
-// ----------------------------------------------------------------------------------------------------------
+// -- Counting --
 
 struct RegionCounters {
   std::vector<std::string> ops, lines;
@@ -57,10 +54,6 @@ struct Registry {
 Registry& registry() {
   static auto* const registry = new Registry;
   return *registry;
-}
-
-void add(std::atomic<std::int64_t>& counter, std::int64_t amount) {
-  counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
 }
 
 RegionCounters& counters_of(const FusedRegion& region, const std::vector<OpPayload*>& launches) {
@@ -96,8 +89,7 @@ RegionCounters& counters_of(const FusedRegion& region, const std::vector<OpPaylo
   return *entry;
 }
 
-// -- Running
-// -----------------------------------------------------------------------------------------------------------
+// -- Running --
 
 struct CachedPlan {
   std::unique_ptr<WindowPlan> plan;
@@ -131,10 +123,10 @@ CachedPlan& plan_of(Worker& w) {
   const std::uint64_t hash = hash_words(w.window.key());
   auto it = w.plans.find(hash);
   if (it != w.plans.end() && it->second.plan->key == w.window.key()) {
-    add(g_windows.hits, 1);
+    count(g_windows.hits);
     return it->second;
   }
-  add(g_windows.misses, 1);
+  count(g_windows.misses);
   if (w.plans.size() >= Worker::kMaxPlans) w.plans.clear();
   CachedPlan made{fuse(w.window), {}};
   for (const auto& region : made.plan->regions) made.counters.push_back(&counters_of(region, w.window.launches()));
@@ -241,8 +233,9 @@ void run_region(Worker& w, const FusedRegion& region) {
     const auto& binding = region.bindings[static_cast<std::size_t>(index)];
     w.scalars.push_back(scalar(binding.source, *w.window.launches()[binding.launch]));
   }
-  const int threads = region.work <= kSerialWork ? 1 : at::get_num_threads();
-  region.program->executable().run(region.geometry, w.memory.data(), w.scalars.data(), &parallel_for, threads);
+  // As many threads as ATen would have, also where few are used: where remainders lie depends on it.
+  region.program->executable().run(region.geometry, w.memory.data(), w.scalars.data(), &parallel_for,
+                                   at::get_num_threads());
   region.program->count(region.work);
 }
 
@@ -276,20 +269,20 @@ void run_window(driver::Batch& batch) {
   }
   const Recipe& first = *w.window.launches().front()->recipe;
   if (batch.size() == 1 && first.elements > kSmallElements && first.pieces.size() == 1) {
-    add(g_windows.single, 1);
+    count(g_windows.single);
     execute(batch.first());
     return;
   }
   apply_host_threads();
   w.window.finish(batch.release_log(), batch.ticket());
   CachedPlan& cached = plan_of(w);
-  add(g_windows.windows, 1);
-  add(g_windows.launches, static_cast<std::int64_t>(batch.size()));
+  count(g_windows.windows);
+  count(g_windows.launches, static_cast<std::int64_t>(batch.size()));
   for (std::size_t i = 0; i < cached.plan->regions.size(); ++i) {
     const FusedRegion& region = cached.plan->regions[i];
     if (region.program) run_region(w, region);
-    add(cached.counters[i]->runs, 1);
-    add(cached.counters[i]->bytes_not_written, region.bytes_not_written);
+    count(cached.counters[i]->runs);
+    count(cached.counters[i]->bytes_not_written, region.bytes_not_written);
   }
 }
 

@@ -187,15 +187,19 @@ Typed Builder::add_number(NumberSource source, ScalarType type) {
   return {{Ref::Kind::kNumber, static_cast<std::uint16_t>(piece_->numbers.size() - 1)}, type};
 }
 
-Typed Builder::load(int tensor) {
-  const auto& m = meta(tensor);
-  if (!m.on_cpu) return {operand(tensor, true, false), m.dtype.toScalarType()};
+// A CPU scalar as a number of `type`.
+Typed Builder::cpu_number(int tensor, ScalarType type) {
   NumberSource source;
   source.kind = NumberSource::Kind::kTensor;
   source.index = static_cast<std::uint16_t>(tensor);
-  source.type = m.dtype.toScalarType();
+  source.type = this->type(tensor);
   required_dtype(source.type);
-  return add_number(source, source.type);
+  return add_number(source, type);
+}
+
+Typed Builder::load(int tensor) {
+  if (meta(tensor).on_cpu) return cpu_number(tensor, type(tensor));
+  return {operand(tensor, true, false), type(tensor)};
 }
 
 Typed Builder::load_part(int tensor) {
@@ -206,14 +210,7 @@ Typed Builder::load_part(int tensor) {
 }
 
 Typed Builder::load_as(int tensor, ScalarType to) {
-  const auto& m = meta(tensor);
-  if (!m.on_cpu) return convert(load(tensor), to);
-  NumberSource source;
-  source.kind = NumberSource::Kind::kTensor;
-  source.index = static_cast<std::uint16_t>(tensor);
-  source.type = m.dtype.toScalarType();
-  required_dtype(source.type);
-  return add_number(source, to);
+  return meta(tensor).on_cpu ? cpu_number(tensor, to) : convert(load(tensor), to);
 }
 
 Typed Builder::number(int argument, ScalarType type, int i) {
@@ -267,7 +264,6 @@ Typed Builder::add_step(Step step, ScalarType type) {
   for (const auto& ref : step.in)
     if (ref.kind != Ref::Kind::kNone) step.elements = std::max(step.elements, elements_of(ref));
   if (!step.elements) step.elements = elements_;
-  recipe_->work += step.elements;
   piece_->steps.push_back(step);
   return {{Ref::Kind::kStep, static_cast<std::uint16_t>(piece_->steps.size() - 1)}, type};
 }
@@ -358,15 +354,6 @@ Typed Builder::row(engines::RowFunction function, std::initializer_list<Typed> i
   }
   auto result = add_step(step, first.type);
   if (reduces) piece_->steps.back().elements = piece_->rows;
-  return result;
-}
-
-Typed Builder::expand(Typed per_row) {
-  Step step{Op::kExpand};
-  step.lane = step.result = lane_of(per_row.ref);
-  step.in[0] = per_row.ref;
-  auto result = add_step(step, per_row.type);
-  piece_->steps.back().elements = elements_;
   return result;
 }
 

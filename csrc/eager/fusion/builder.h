@@ -29,7 +29,6 @@ class Builder {
   Builder(const OpInfo& op, const Plan& plan, const Number* numbers);
 
   // -- Arguments by their place in the schema --
-  bool has_tensor(int argument) const { return arg(argument).kind == ArgKind::kTensor; }
   bool has_number(int argument) const { return arg(argument).kind == ArgKind::kNumber; }
   int list_size(int argument) const;
   // Index of a tensor argument (of element `i` of a list) in the plan.
@@ -59,7 +58,6 @@ class Builder {
   void begin_rows(int tensor, std::int64_t dim);
   void begin_out_rows(std::int64_t dim);
 
-  std::int64_t elements() const { return elements_; }
   std::int64_t rows() const { return piece_->rows; }
 
   // -- Values --
@@ -82,10 +80,8 @@ class Builder {
   Typed op(engines::Op op, Typed a, Typed b = {}, Typed c = {});
   Typed compare(engines::Op op, Typed a, Typed b);
   Typed select(Typed condition, Typed a, Typed b);
-  // `imitated`: the type whose kernel gives the bits.
   Typed call(engines::Function function, Typed a, Typed b = {});
   Typed row(engines::RowFunction function, std::initializer_list<Typed> in, bool reduces);
-  Typed expand(Typed per_row);
   Typed concat(Typed a, Typed b);
 
   // Converts and stores.
@@ -109,6 +105,7 @@ class Builder {
   Ref operand(int tensor, bool read, bool written, c10::IntArrayRef iteration);
   int out_index(int out) const;
   Typed filled(Typed value);
+  Typed cpu_number(int tensor, c10::ScalarType type);
   bool is_dense(Ref ref) const;
   Typed add_number(NumberSource source, c10::ScalarType type);
   Typed add_step(Step step, c10::ScalarType type);

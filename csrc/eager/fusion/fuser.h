@@ -28,7 +28,6 @@ struct FusedRegion {
 struct WindowPlan {
   std::vector<std::int64_t> key;
   std::vector<FusedRegion> regions;
-  std::uint64_t runs = 0;
 };
 
 std::unique_ptr<WindowPlan> fuse(const Window& window);

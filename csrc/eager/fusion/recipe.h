@@ -94,7 +94,6 @@ struct Recipe {
   std::vector<Range> ranges;
   std::vector<Piece> pieces;
   std::int64_t elements = 0;  // of the largest operand
-  std::int64_t work = 0;      // elements of all steps
 };
 
 // The recipes of a plan: several where numbers decide what is done (a power of 2 is a square).
@@ -107,7 +106,6 @@ class Recipes {
   const Recipe* choose(const Plan& plan, const Number* numbers) const;
 
  private:
-  friend class Builder;
   const OpInfo* op_ = nullptr;
   int (*variant_)(const Number*) = nullptr;
   mutable std::vector<std::unique_ptr<const Recipe>> variants_;

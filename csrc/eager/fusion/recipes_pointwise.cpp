@@ -17,8 +17,7 @@ using c10::ScalarType;
 using engines::Function;
 using engines::Op;
 
-// -- a + alpha * b and its kin
-// -----------------------------------------------------------------------------------------
+// -- a + alpha * b and its kin --
 
 bool broadcasts(const Builder& b, int tensor) { return b.repeats(tensor); }
 
@@ -118,8 +117,7 @@ void lerp_scalar(Builder& b) {
       lerp_by(b, b.load_as(self, type), b.load_as(end, type), b.number(2, type), is_small(b.number_value(2), type)));
 }
 
-// -- Powers and roots
-// --------------------------------------------------------------------------------------------------
+// -- Powers and roots --
 
 Typed square_root(Builder& b, Typed x) { return is_reduced(x.type) ? b.op(Op::kSqrt, x) : b.call(Function::kSqrt, x); }
 
@@ -168,8 +166,7 @@ void pow_scalar(Builder& b) {
     target.store(reciprocal_root(b, x));
 }
 
-// -- One operand
-// -------------------------------------------------------------------------------------------------------
+// -- One operand --
 
 // The kernel's type: the tensor's, or the default one for integers.
 Typed floating(Builder& b) {
@@ -238,8 +235,7 @@ void bitwise_not(Builder& b) {
   target.store(b.op(Op::kNot, x));
 }
 
-// -- Copies and fills
-// --------------------------------------------------------------------------------------------------
+// -- Copies and fills --
 
 // ATen converts out-of-range floating-point numbers to int32 and narrower by way of int32.
 void refuse_narrowing(ScalarType from, ScalarType to) {

@@ -121,9 +121,7 @@ void Window::unite(std::int32_t into, std::int32_t from) {
   Region& b = regions_[static_cast<std::size_t>(from)];
   b.parent = into;
   a.steps += b.steps;
-  if (!a.rows && b.rows) {
-    a.rows = b.rows;
-  }
+  if (!a.rows) a.rows = b.rows;
   a.elements = std::max(a.elements, b.elements);
 }
 

@@ -184,6 +184,11 @@ def test_another_knob_does_not_end_the_context_manager(device):
 # --- the report
 
 
+def test_a_region_of_function_calls_alone_is_not_called_machine_code(device):
+    _, report = run_fused(lambda x: x.exp().exp(), torch.randn(SIZE), device=device)
+    assert [region.compiled for region in report.regions] == [False]
+
+
 def test_report_names_ops_and_counts(device):
     _, report = run_fused(chain, torch.randn(SIZE), device=device)
     assert report.regions

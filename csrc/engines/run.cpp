@@ -97,7 +97,6 @@ void Executable::install(std::size_t stage, StageFn code) {
 }
 
 bool Executable::compiled() const {
-  if (stages() == 0) return false;
   for (std::size_t s = 0; s < stages(); ++s)
     if (impl_->code[s].load(std::memory_order_acquire) == nullptr) return false;
   return true;

@@ -36,7 +36,7 @@ class Executable {
   std::string stage_text(std::size_t stage) const;
   // From any thread, at any time; `code` must live for good.
   void install(std::size_t stage, StageFn code);
-  bool compiled() const;  // it has stages, and all are machine code
+  bool compiled() const;  // all stages are machine code
 
  private:
   struct Impl;

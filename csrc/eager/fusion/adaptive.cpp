@@ -286,6 +286,11 @@ void run_window(driver::Batch& batch) {
   }
 }
 
+namespace {
+// A program of calls alone has no stages, so nothing of it can be compiled.
+bool is_machine_code(const engines::Executable& executable) { return executable.stages() > 0 && executable.compiled(); }
+}  // namespace
+
 Report report() {
   Report report{g_windows.windows, g_windows.hits, g_windows.misses, g_windows.launches, g_windows.single, {}};
   Registry& r = registry();
@@ -293,7 +298,7 @@ Report report() {
   for (const auto& [key, c] : r.regions)
     if (c->runs.load())
       report.regions.push_back({c->ops, c->lines, c->elements, c->launches, c->runs, c->bytes_not_written,
-                                c->program && c->program->executable().compiled()});
+                                c->program && is_machine_code(c->program->executable())});
   return report;
 }
 

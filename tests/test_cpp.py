@@ -1,4 +1,4 @@
-"""Runs the tests of the tile engines, a C++ program that the build makes."""
+"""Runs the C++ tests of the floors that do not know PyTorch: programs that the build makes."""
 
 import os
 import subprocess
@@ -9,11 +9,12 @@ import pytest
 BUILD = Path(__file__).resolve().parent.parent / "build"
 
 
-def test_engines():
+@pytest.mark.parametrize("name", ["test_driver", "test_engines"])
+def test_program(name):
     if not BUILD.is_dir():
         pytest.skip("not run from a build tree: build/ does not exist")
-    programs = [p for p in BUILD.rglob("test_engines") if p.is_file() and os.access(p, os.X_OK)]
-    assert programs, "the build has no test_engines; was it configured with TORCHNEURON_BUILD_TESTS=OFF?"
+    programs = [p for p in BUILD.rglob(name) if p.is_file() and os.access(p, os.X_OK)]
+    assert programs, f"the build has no {name}; was it configured with TORCHNEURON_BUILD_TESTS=OFF?"
     newest = max(programs, key=lambda p: p.stat().st_mtime)
     result = subprocess.run([newest], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -41,3 +41,12 @@ AGAINST_FLOAT64 = {
     torch.bfloat16: Tolerance(rtol=2**-7, atol=2**-7),
     torch.float16: Tolerance(rtol=2**-10, atol=2**-10),
 }
+
+# Compiled graphs against CPU eager: kernels keep intermediate values unrounded and sum rows in an order of their own.
+COMPILED = {
+    torch.float64: Tolerance(rtol=1e-10, atol=1e-10),
+    torch.float32: Tolerance(rtol=2e-5, atol=2e-6),
+    torch.bfloat16: Tolerance(rtol=2e-2, atol=2e-2),
+    torch.float16: Tolerance(rtol=4e-3, atol=4e-3),
+    torch.complex64: Tolerance(rtol=2e-5, atol=2e-6),
+}

@@ -4,6 +4,8 @@
 
 #include <sstream>
 
+#include "eager/launch_settings.h"
+
 namespace neuron::eager {
 
 std::string describe_call(std::string_view op, at::TensorList tensors, std::string_view error) {
@@ -19,6 +21,18 @@ std::string describe_call(std::string_view op, at::TensorList tensors, std::stri
     text << " with values from " << least.item<std::int64_t>() << " to " << greatest.item<std::int64_t>();
   }
   text << ")";
+  return text.str();
+}
+
+std::string describe_launch(std::string_view what, const LaunchSite* site) {
+  std::ostringstream text;
+  text << "The error above was raised by the asynchronous launch of " << what << " on device neuron";
+  if (site)
+    text << ", launched at " << site->file << ":" << site->line;
+  else
+    text << ". Launches behind it were dropped. To see where it was launched set TORCH_NEURONX_LAUNCH_LINES=1, or "
+            "NEURON_LAUNCH_BLOCKING=1 to have it raised there";
+  text << ".";
   return text.str();
 }
 

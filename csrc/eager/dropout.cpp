@@ -42,6 +42,23 @@ at::Tensor dropout_backward_cpu(const at::Tensor& grad, const at::Tensor& mask, 
   return mask.to(grad.dtype()).div_(keep).mul_(grad);
 }
 
+// What native_dropout() and native_dropout_backward() below do, in one op each: for programs, where the choices have to
+// be part of the op.
+std::tuple<at::Tensor, at::Tensor> dropout_any_cpu(const at::Tensor& input, double p, std::optional<bool> train,
+                                                   const std::optional<at::Generator>& generator) {
+  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+  const auto mask_options = input.options().dtype(at::kBool);
+  if (!train.value_or(true)) return {input.clone(), at::ones_like(input, mask_options)};
+  if (p == 1) return {at::zeros_like(input), at::zeros_like(input, mask_options)};
+  return dropout_cpu(input, p, generator);
+}
+
+at::Tensor dropout_backward_any_cpu(const at::Tensor& grad, const at::Tensor& mask, double scale) {
+  if (!grad.is_floating_point()) return grad * mask * scale;
+  if (scale == 0.0) return at::zeros_like(grad);
+  return dropout_backward_cpu(grad, mask, 1.0 / scale);
+}
+
 // Below, one launch more costs more than what a window can save.
 constexpr std::int64_t kWorthTwoLaunches = 1 << 14;
 
@@ -77,11 +94,15 @@ TORCH_LIBRARY(neuron, m) {
   m.def("native_dropout(Tensor input, float p, Generator? generator) -> (Tensor, Tensor)");
   m.def("apply_dropout_(Tensor(a!) noise, Tensor input, float keep) -> Tensor");
   m.def("native_dropout_backward(Tensor grad, Tensor mask, float keep) -> Tensor");
+  m.def("dropout(Tensor input, float p, bool? train, *, Generator? generator) -> (Tensor, Tensor)");
+  m.def("dropout_backward(Tensor grad_output, Tensor mask, float scale) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(neuron, CPU, m) {
   m.impl("native_dropout", TORCH_FN(dropout_cpu));
   m.impl("apply_dropout_", TORCH_FN(apply_dropout_cpu));
   m.impl("native_dropout_backward", TORCH_FN(dropout_backward_cpu));
+  m.impl("dropout", TORCH_FN(dropout_any_cpu));
+  m.impl("dropout_backward", TORCH_FN(dropout_backward_any_cpu));
 }
 
 void register_dropout(torch::Library& aten) {

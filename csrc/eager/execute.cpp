@@ -2,16 +2,12 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/stack.h>
-#include <ATen/ops/empty_strided.h>
-
-#include <cstring>
-#include <sstream>
 
 #include "eager/alias.h"
 #include "eager/describe.h"
 #include "eager/launch_settings.h"
 #include "eager/placement.h"
-#include "eager/statistics.h"
+#include "eager/settle.h"
 #include "eager/threads.h"
 
 namespace neuron::eager {
@@ -93,67 +89,14 @@ void push_arguments(OpPayload& payload, Worker& w) {
   }
 }
 
-struct Moved {
-  at::Tensor tensor;
-  void* block;
-  const OutPlan* out;
-};
-
-// Brings one output into its block, in the layout that the plan promised.
-void settle(const at::Tensor& tensor, void* block, const OutPlan& out, c10::SmallVectorImpl<Moved>& moved,
-            const OpInfo& op) {
-  auto* t = tensor.unsafeGetTensorImpl();
-  TORCH_CHECK(tensor.defined() && t->sizes().equals(out.sizes) && t->dtype() == out.dtype, "torchneuron: ", op.name,
-              " gave an output of another shape or dtype than for earlier inputs of the same signature. Its outputs ",
-              "depend on data, which its tags do not say: please report this op.");
-  const bool as_planned = t->strides().equals(out.strides) && t->storage_offset() == 0 && !t->is_conj() && !t->is_neg();
-  if (as_planned && t->unsafe_storage().data() == block) return;
-  moved.push_back({tensor, block, &out});
-}
-
-// Outputs may lie in each other's blocks, so all are read before any is written.
-void move_outputs(c10::SmallVectorImpl<Moved>& moved) {
-  const auto as_planned = [](const Moved& m) {
-    return m.tensor.strides().equals(m.out->strides) && m.tensor.storage_offset() == 0 && !m.tensor.is_conj() &&
-           !m.tensor.is_neg();
-  };
-  std::vector<std::vector<std::byte>> saved;
-  if (moved.size() > 1) {
-    for (auto& m : moved) {
-      if (as_planned(m)) {
-        const auto* p = static_cast<const std::byte*>(m.tensor.storage().data());
-        saved.emplace_back(p, p + std::min(m.out->bytes, m.tensor.storage().nbytes()));
-      } else {
-        m.tensor = m.tensor.clone();
-        saved.emplace_back();
-      }
-    }
-  }
-  for (std::size_t i = 0; i < moved.size(); ++i) {
-    count(g_counters.moved_outputs);
-    auto& m = moved[i];
-    if (as_planned(m)) {
-      const void* from = moved.size() > 1 ? saved[i].data() : m.tensor.storage().data();
-      std::memcpy(m.block, from, std::min(m.out->bytes, m.tensor.storage().nbytes()));
-    } else {
-      auto target = at::Tensor(c10::make_intrusive<c10::TensorImpl>(
-          c10::Storage(cpu_storage(m.block, m.out->bytes)), c10::DispatchKeySet(c10::DispatchKey::CPU), m.out->dtype));
-      target.unsafeGetTensorImpl()->set_sizes_and_strides(m.out->sizes, m.out->strides);
-      target.copy_(m.tensor);
-    }
-  }
-}
-
 void settle_outputs(OpPayload& payload, Worker& w) {
   const Plan& plan = *payload.plan;
-  c10::SmallVector<Moved, 2> moved;
+  Settlement settlement;
   std::size_t next_out = 0, next_block = 0;
   const auto one = [&](const at::Tensor& tensor) {
     const auto& out = plan.outs[next_out++];
-    if (out.kind == OutKind::kFresh) {
-      void* block = payload.blocks()[next_block++];
-      settle(tensor, block, out, moved, *payload.op);
-    }
+    if (out.kind == OutKind::kFresh)
+      settlement.add(tensor, {payload.blocks()[next_block++], out.sizes, out.strides, out.dtype}, payload.op->name);
   };
   for (std::size_t r = 0; r < plan.returns.size(); ++r) {
     const auto& value = w.stack[r];
@@ -165,7 +108,7 @@ void settle_outputs(OpPayload& payload, Worker& w) {
     TORCH_INTERNAL_ASSERT(static_cast<std::int32_t>(list.size()) == plan.returns[r].list);
     for (const auto& element : list) one(element.toTensor());
   }
-  if (C10_UNLIKELY(!moved.empty())) move_outputs(moved);
+  settlement.finish();
 }
 
 std::string describe(OpPayload& payload, std::string_view error) {
@@ -177,16 +120,7 @@ std::string describe(OpPayload& payload, std::string_view error) {
     tensors.push_back(meta.on_cpu ? pool.get(i, meta, sent.value, meta.dtype.itemsize(), 0)
                                   : pool.get(i, meta, sent.stored.storage, sent.stored.bytes, sent.stored.offset));
   }
-  std::ostringstream text;
-  text << "The error above was raised by the asynchronous launch of " << describe_call(payload.op->name, tensors, error)
-       << " on device neuron";
-  if (payload.site)
-    text << ", launched at " << payload.site->file << ":" << payload.site->line;
-  else
-    text << ". Launches behind it were dropped. To see where it was launched set TORCH_NEURONX_LAUNCH_LINES=1, or "
-            "NEURON_LAUNCH_BLOCKING=1 to have it raised there";
-  text << ".";
-  return text.str();
+  return describe_launch(describe_call(payload.op->name, tensors, error), payload.site);
 }
 
 }  // namespace

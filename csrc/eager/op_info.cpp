@@ -76,7 +76,10 @@ OpInfo::OpInfo(c10::OperatorHandle op) : handle(op), name(full_name(op.operator_
     lists_returned |= type != "Tensor";
     synchronous |= type != "Tensor" && type != "Tensor[]" && type != "List[Tensor]";
   }
+  recordable = runnable && !synchronous;
   for (const auto tag : op.getTags()) {
+    // Indexing has the tag for the sake of masks.
+    recordable &= tag != at::Tag::data_dependent_output && (tag != at::Tag::dynamic_output_shape || mixed_devices);
     synchronous |= tag == at::Tag::data_dependent_output || tag == at::Tag::dynamic_output_shape;
     draws_unseeded |= tag == at::Tag::nondeterministic_seeded && !takes_generator;
   }

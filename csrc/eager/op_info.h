@@ -41,6 +41,7 @@ struct OpInfo {
   bool draws_unseeded = false;  // random, but takes no generator
   bool lists_returned = false;
   bool mixed_devices = false;  // CPU tensors are allowed beside the device's (indexing)
+  bool recordable = false;     // can be a step of a program: a C++ kernel that gives tensors of predictable shapes
 
   PlanCache plans;
 };

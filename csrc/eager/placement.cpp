@@ -47,6 +47,10 @@ class SwitchedAllocator final : public c10::Allocator {
     for (std::size_t i = 0; i < state.count; ++i) {
       auto& expected = state.expected[i];
       if (expected.taken || expected.bytes != bytes) continue;
+      if (C10_UNLIKELY(expected.passes)) {
+        --expected.passes;
+        break;
+      }
       expected.taken = true;
       return {expected.block, expected.block, &release_expected, kCpu};
     }

@@ -7,6 +7,7 @@
 #include <c10/core/Allocator.h>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace neuron::eager {
 
@@ -30,6 +31,7 @@ struct Expected {
   void* block;
   std::size_t bytes;
   bool taken;
+  std::uint8_t passes = 0;  // allocations of this size that are temporaries, before the one of the output
 };
 
 class PlacementScope {

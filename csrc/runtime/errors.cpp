@@ -64,4 +64,14 @@ void wrong_generator(c10::Device found) {
               found.type(), "'");
 }
 
+void bad_program(std::string_view name, std::string_view what) {
+  TORCH_CHECK_VALUE(false, "Program '", name, "' does not hold together: ", what,
+                    ". Programs are built by torch.compile; this is a fault of torchneuron, please report it.");
+}
+
+void program_argument(std::string_view name, std::string_view what) {
+  TORCH_CHECK(false, "Program '", name, "' ", what,
+              ". A program is built for the devices, dtypes and shapes of its first call, which the caller guards.");
+}
+
 }  // namespace neuron::errors

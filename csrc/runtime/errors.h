@@ -27,5 +27,9 @@ namespace neuron::errors {
 [[noreturn]] void mixed_devices(std::string_view op, c10::Device a, c10::Device b);
 // RuntimeError in PyTorch's words.
 [[noreturn]] void wrong_generator(c10::Device found);
+// ValueError: the description of a program does not hold together; `what` says where.
+[[noreturn]] void bad_program(std::string_view name, std::string_view what);
+// RuntimeError: a program was given arguments that it was not built for. `what` goes on after "Program 'name' ".
+[[noreturn]] void program_argument(std::string_view name, std::string_view what);
 
 }  // namespace neuron::errors

@@ -91,6 +91,20 @@ except Exception as _error:  # noqa: BLE001 - whatever is broken, `import torch`
     _install.fail(_error)
 
 
+def get_dynamo_metrics() -> dict[str, Any]:
+    """What `torch.compile` has done for the device: see :func:`torch_neuronx.compile.metrics.get_dynamo_metrics`."""
+    from .compile import metrics  # imports Dynamo, which takes seconds
+
+    return metrics.get_dynamo_metrics()
+
+
+def reset_dynamo_metrics() -> None:
+    """Sets the counts of :func:`get_dynamo_metrics` to zero."""
+    from .compile import metrics
+
+    metrics.reset_dynamo_metrics()
+
+
 def __getattr__(name: str) -> Any:
     # Names that torch.cuda has as variables, and that change here with the state of the device.
     if name == "default_generators":
@@ -126,6 +140,7 @@ __all__ = [
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "get_dynamo_metrics",
     "get_rng_state",
     "get_rng_state_all",
     "init",
@@ -150,6 +165,7 @@ __all__ = [
     "random",
     "reset_accumulated_memory_stats",
     "reset_adaptive_report",
+    "reset_dynamo_metrics",
     "reset_peak_memory_stats",
     "seed",
     "seed_all",

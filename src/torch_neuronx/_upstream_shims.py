@@ -19,6 +19,63 @@ def apply() -> None:
     _refuse_to_share_device_memory()
     _name_the_dlpack_device()
     _finish_before_the_default_dtype_changes()
+    _compile_for_the_device_by_default()
+    _trace_convolutions_with_their_layout()
+
+
+def _compile_for_the_device_by_default() -> None:
+    """`torch.compile(f)` names no backend and means Inductor, which has no code generator for this device. Graphs with
+    tensors on it go to backend `neuron`; all others to Inductor, as ever.
+
+    Until: the default backend is asked for by device (torch.compiler.set_default_backend is for all of them in 2.13).
+    """
+    wrapper: Any = torch._TorchCompileInductorWrapper
+    original = wrapper.__call__
+    original_init = wrapper.__init__
+
+    def __init__(self: Any, mode: Any, options: Any, *args: Any, **kwargs: Any) -> None:
+        self._neuron_arguments = (mode, options)
+        try:
+            original_init(self, mode, options, *args, **kwargs)
+        except RuntimeError:
+            # Options of ours that Inductor does not know: an error only where Inductor is to compile.
+            from torch_neuronx.compile.options import CompileOptions
+
+            if not options or set(options) - set(CompileOptions.__dataclass_fields__):
+                raise
+            original_init(self, mode, None, *args, **kwargs)
+
+    def __call__(self: Any, module: Any, inputs: Any, **kwargs: Any) -> Any:
+        from torch_neuronx.compile.backend import is_for_device, neuron
+
+        if not is_for_device(module, inputs):
+            return original(self, module, inputs, **kwargs)
+        mode, options = self._neuron_arguments
+        return neuron(module, inputs, mode=mode, options=options)
+
+    wrapper.__init__, wrapper.__call__ = __init__, __call__
+
+
+def _trace_convolutions_with_their_layout() -> None:
+    """Fake convolutions ask ATen for the memory format of their backend, and ATen says "contiguous" for all it does
+    not know; ours gives channels_last for channels_last, as oneDNN does.
+
+    Until: at::native::_determine_backend_memory_format asks an overrideable backend (not in 2.13).
+    """
+    core: Any = torch._C
+    original = core._conv_determine_backend_memory_format
+
+    def _conv_determine_backend_memory_format(x: torch.Tensor, weight: torch.Tensor, backend: Any) -> Any:
+        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+        last = formats.get(x.ndim)
+        if x.device.type != "neuron" or last is None or not x.dtype.is_floating_point or x.dtype == torch.float64:
+            return original(x, weight, backend)
+        is_last = any(
+            t.is_contiguous(memory_format=last) and not t.is_contiguous() and t.shape[1] > 1 for t in (x, weight)
+        )
+        return last if is_last else torch.contiguous_format
+
+    core._conv_determine_backend_memory_format = _conv_determine_backend_memory_format
 
 
 def _refuse_to_share_device_memory() -> None:

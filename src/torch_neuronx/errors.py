@@ -12,11 +12,14 @@ from typing import Any, ClassVar
 
 __all__ = [
     "AnotherBackendError",
+    "BadCompileOptionError",
     "BadKnobValueError",
     "BrokenInstallError",
+    "CompileError",
     "ConflictingKnobsError",
     "DeviceError",
     "ForeignExtensionError",
+    "GraphBuildError",
     "InstallError",
     "InterprocessEventError",
     "KnobError",
@@ -30,6 +33,7 @@ __all__ = [
     "NotANeuronStreamError",
     "SharedDeviceTensorError",
     "TorchVersionError",
+    "UnknownCompileOptionError",
     "UnknownKnobError",
 ]
 
@@ -207,4 +211,33 @@ class SharedDeviceTensorError(DeviceError, NotImplementedError):
     message = (
         "A {what} on {device} cannot be sent to another process: device memory belongs to one process. Send "
         "`tensor.cpu()` and move it to the device on the other side."
+    )
+
+
+# -- Compilation ------------------------------------------------------------------------------------------------------
+
+
+class CompileError(NeuronError):
+    """`torch.compile` for the device failed."""
+
+
+class UnknownCompileOptionError(CompileError, ValueError):
+    """`options` holds a key that the backend does not know."""
+
+    message = "torch.compile(backend='neuron') has no option {name!r}. It has: {known}."
+
+
+class BadCompileOptionError(CompileError, TypeError):
+    """An option has a value of the wrong type."""
+
+    message = "torch.compile(backend='neuron') was given a bad value for {name!r}: {value!r}. Pass a {expected}."
+
+
+class GraphBuildError(CompileError, RuntimeError):
+    """A graph could not be made into a program."""
+
+    message = (
+        "a graph could not be built for the device 'neuron': {reason}\n"
+        "  op: {op}\n  arguments: {arguments}\n  line: {line}\n"
+        "With options=dict(fallback_execution=True) torch.compile runs such graphs op by op instead."
     )

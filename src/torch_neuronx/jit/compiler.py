@@ -7,14 +7,17 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from . import llvm
 from .cache import ObjectCache
 from .codegen import FUNCTION, llvm_ir
+from .kernel import Kernel
+from .kernel_code import kernel_code
+from .kernel_loops import FUNCTION as KERNEL
 from .stage import StageError, parse
 
-__all__ = ["Compiler", "compile_stage"]
+__all__ = ["Compiler", "compile_kernel", "compile_kernels", "compile_stage"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,18 +48,45 @@ def compile_stage(text: str, cache: ObjectCache | None = None) -> int:
         return address
 
 
+def compile_kernel(kernel: Kernel, cache: ObjectCache | None = None) -> int:
+    """The address of machine code for `kernel`.
+
+    The code is a C function `void (char* const* operands, const int64_t* ints, char* scratch, int64_t begin, int64_t
+    end)`, see :mod:`.kernel_code`. Otherwise as :func:`compile_stage`.
+
+    Raises:
+        KernelError: `kernel` is ill-formed.
+        UnavailableError: llvmlite is missing or broken.
+        RuntimeError: LLVM cannot compile the kernel for this CPU.
+    """
+    return compile_kernels([kernel], cache)[0]
+
+
+def compile_kernels(kernels: Sequence[Kernel], cache: ObjectCache | None = None) -> list[int]:
+    """As :func:`compile_kernel`, for several."""
+    texts = [kernel_code(kernel).ir for kernel in kernels]
+    with _lock:
+        for ir in texts:
+            if ir not in _addresses:
+                _addresses[ir] = _load(ir, KERNEL, cache)
+        return [_addresses[ir] for ir in texts]
+
+
 def _build(text: str, cache: ObjectCache | None) -> int:
-    ir = llvm_ir(parse(text))
+    return _load(llvm_ir(parse(text)), FUNCTION, cache)
+
+
+def _load(ir: str, function: str, cache: ObjectCache | None) -> int:
     toolchain = llvm.toolchain()
     if cache is None:
-        return toolchain.load(toolchain.object_code(ir), FUNCTION)
+        return toolchain.load(toolchain.object_code(ir), function)
     # The IR stands for the text and for the code generator, whatever version of it made the IR.
     key = hashlib.sha256(f"{toolchain.identity}\n{ir}".encode()).hexdigest()
     code = cache.load(key)
     if code is None:
         code = toolchain.object_code(ir)
         cache.store(key, code)
-    return toolchain.load(code, FUNCTION)
+    return toolchain.load(code, function)
 
 
 class Compiler:

@@ -190,6 +190,23 @@ CACHE_DIR = Knob(
     "Directory that keeps machine code of fused regions from run to run.",
     default_text="torchneuron in the user's cache directory",
 )  # fmt: skip
+DISABLE_FALLBACK_EXECUTION = Knob(
+    "TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION", SWITCH, True,
+    "A graph that `torch.compile` cannot build is an error; off, it runs op by op with a warning. The option "
+    "`fallback_execution` says it for one call.",
+    live=True,
+)  # fmt: skip
+DEBUG_DIR = Knob(
+    "TORCH_NEURONX_DEBUG_DIR", TEXT, "",
+    "Directory for listings of compiled graphs.",
+    default_text="neuron_backend in the system's directory for temporary files",
+    live=True,
+)  # fmt: skip
+PRESERVE_COMPILATION_ARTIFACTS = Knob(
+    "TORCH_NEURONX_PRESERVE_COMPILATION_ARTIFACTS", SWITCH, False,
+    "`torch.compile` leaves readable listings of each graph and program in TORCH_NEURONX_DEBUG_DIR.",
+    live=True,
+)  # fmt: skip
 EMU_NUMERICS = Knob(
     "NEURON_EMU_NUMERICS", NUMERICS, "cpu",
     "`cpu`: results of CPU PyTorch, except where the chip's way is both faster and more exact (bf16 and fp16 matrix "

@@ -1,0 +1,216 @@
+"""Memory whose contents nobody needs any more is used again.
+
+Three ways, in this order: a kernel without reductions writes over an operand that it reads for the last time; results
+go into saved activations that a backward graph has read for the last time ("donated" arguments); what is left shares
+one block (memory.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from torch_neuronx.jit.kernel import Kernel
+
+from .spec import Buffer, CallStep, KernelStep, ProgramSpec, Tensor, TensorRef
+
+__all__ = ["reuse_memory"]
+
+# Smaller results stay where they are: a kernel of its own for each alias costs more than the memory.
+_LEAST_BYTES = 65536
+# A result that a user may keep holds the whole memory of the argument.
+_MOST_WASTE = 1.25
+
+
+def reuse_memory(spec: ProgramSpec, donated: Sequence[int]) -> ProgramSpec:
+    """The same program with other buffers, where its sizes are numbers.
+
+    Args:
+        spec: the program; it is left as it is.
+        donated: arguments that nobody looks at after the run.
+    """
+    if spec.dynamic:
+        return spec
+    spec = dataclasses.replace(
+        spec,
+        buffers=list(spec.buffers),
+        tensors=list(spec.tensors),
+        kernels=list(spec.kernels),
+        work=list(spec.work),
+        steps=list(spec.steps),
+        donated=[],
+    )
+    _Reuse(spec).run(donated)
+    return spec
+
+
+class _Reuse:
+    def __init__(self, spec: ProgramSpec) -> None:
+        self._spec = spec
+        self._first: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        for k, step in enumerate(spec.steps):
+            for tensor in _tensors(step):
+                buffer = spec.tensors[tensor].buffer
+                self._first.setdefault(buffer, k)
+                self._last[buffer] = k
+        for output in spec.outputs:
+            if output.tensor >= 0:
+                self._last[spec.tensors[output.tensor].buffer] = len(spec.steps)
+
+    def run(self, donated: Sequence[int]) -> None:
+        for k in range(len(self._spec.steps)):
+            self._write_over(k)
+        self._use_donated(donated)
+        self._note_lives()
+
+    # -- In place ------------------------------------------------------------------------------------------------------
+    def _write_over(self, k: int) -> None:
+        spec, step = self._spec, self._spec.steps[k]
+        if not isinstance(step, KernelStep) or spec.kernels[step.kernel].reduced:
+            return
+        kernel = spec.kernels[step.kernel]
+        loads = len(step.tensors) - step.stored
+        aliases = [operand.alias for operand in kernel.operands]
+        for result in range(loads, len(step.tensors)):
+            new = spec.tensors[step.tensors[result]]
+            if spec.buffers[new.buffer].kind not in ("arena", "output") or not self._is_alone(new, k):
+                continue
+            for source in range(loads):
+                old = spec.tensors[step.tensors[source]]
+                if (
+                    aliases[source] == -1
+                    and kernel.operands[source].strides == kernel.operands[result].strides
+                    and self._is_last_look(step, source, k)
+                    and self._same_place(old, new)
+                ):
+                    aliases[source] = aliases[result] = source
+                    self._merge(old.buffer, new.buffer)
+                    break
+        if any(alias != -1 for alias in aliases):
+            operands = tuple(
+                dataclasses.replace(operand, alias=alias)
+                for operand, alias in zip(kernel.operands, aliases, strict=True)
+            )
+            spec.steps[k] = dataclasses.replace(
+                step, kernel=self._variant(step.kernel, dataclasses.replace(kernel, operands=operands))
+            )
+
+    def _is_alone(self, tensor: Tensor, k: int) -> bool:
+        """A result that begins to live in this step, is the whole of its buffer, and large."""
+        buffer = self._spec.buffers[tensor.buffer]
+        return (
+            self._first.get(tensor.buffer) == k
+            and self._bytes(buffer) >= _LEAST_BYTES
+            and self._bytes(buffer) == self._size(tensor)
+        )
+
+    def _is_last_look(self, step: KernelStep, source: int, k: int) -> bool:
+        buffer = self._spec.tensors[step.tensors[source]].buffer
+        uses = sum(self._spec.tensors[t].buffer == buffer for t in step.tensors)
+        return self._spec.buffers[buffer].kind == "arena" and self._last[buffer] == k and uses == 1
+
+    def _same_place(self, old: Tensor, new: Tensor) -> bool:
+        ints = self._spec.ints
+        return (
+            old.dtype.itemsize == new.dtype.itemsize
+            and ints[old.offset] == ints[new.offset] == 0
+            and self._bytes(self._spec.buffers[old.buffer])
+            == self._bytes(self._spec.buffers[new.buffer])
+            == self._size(old)
+        )
+
+    def _merge(self, old: int, new: int) -> None:
+        """`new` begins where `old` ends, in the same memory: that of a result that leaves the program, if it is one."""
+        spec = self._spec
+        kept, gone = (new, old) if spec.buffers[new].kind == "output" else (old, new)
+        spec.tensors[:] = [dataclasses.replace(t, buffer=kept) if t.buffer == gone else t for t in spec.tensors]
+        self._first[kept], self._last[kept] = self._first[old], self._last[new]
+        self._first.pop(gone)
+        self._last.pop(gone)
+
+    def _variant(self, number: int, kernel: Kernel) -> int:
+        spec = self._spec
+        if kernel not in spec.kernels:
+            spec.kernels.append(kernel)
+            spec.work.append(spec.work[number])
+        return spec.kernels.index(kernel)
+
+    # -- Donated arguments ---------------------------------------------------------------------------------------------
+    def _use_donated(self, donated: Sequence[int]) -> None:
+        spec = self._spec
+        space = {argument: self._donated_bytes(argument) for argument in donated}
+        lives: dict[int, list[tuple[int, int]]] = {
+            k: [(-1, self._last.get(k, -1))] for k, nbytes in space.items() if nbytes >= _LEAST_BYTES
+        }
+        fresh = [b for b in self._first if spec.buffers[b].kind in ("arena", "output")]
+        for buffer in sorted(fresh, key=lambda b: (-self._bytes(spec.buffers[b]), self._first[b])):
+            nbytes, first, last = self._bytes(spec.buffers[buffer]), self._first[buffer], self._last[buffer]
+            if nbytes < _LEAST_BYTES:
+                continue
+            limit = nbytes * _MOST_WASTE if spec.buffers[buffer].kind == "output" else float("inf")
+            places = [
+                k
+                for k, taken in lives.items()
+                if nbytes <= space[k] <= limit and all(end < first or last < start for start, end in taken)
+            ]
+            if not places:
+                continue
+            place = min(places, key=lambda k: space[k])
+            lives[place].append((first, last))
+            spec.donated = sorted({*spec.donated, place})
+            spec.tensors[:] = [dataclasses.replace(t, buffer=place) if t.buffer == buffer else t for t in spec.tensors]
+            self._first.pop(buffer)
+            self._last.pop(buffer)
+
+    def _donated_bytes(self, argument: int) -> int:
+        """The size of an argument that is met as one dense tensor; else 0."""
+        own = [t for t in self._spec.tensors if t.buffer == argument]
+        whole = [t for t in own if self._spec.ints[t.offset] == 0 and self._is_dense(t)]
+        return max((self._size(t) for t in whole), default=0)
+
+    def _is_dense(self, tensor: Tensor) -> bool:
+        ints = self._spec.ints
+        expected = 1
+        for size, stride in sorted(zip(tensor.sizes, tensor.strides, strict=True), key=lambda d: int(ints[d[1]])):
+            if ints[size] != 1 and ints[stride] != expected:
+                return False
+            expected *= int(ints[size])
+        return True
+
+    # -- Lives ---------------------------------------------------------------------------------------------------------
+    def _note_lives(self) -> None:
+        spec = self._spec
+        for k, buffer in enumerate(spec.buffers):
+            if buffer.kind in ("arena", "output"):
+                if k in self._first or any(t.buffer == k for t in spec.tensors):
+                    spec.buffers[k] = dataclasses.replace(
+                        buffer, first=self._first.get(k, 0), last=self._last.get(k, 0)
+                    )
+                else:  # its tensors are elsewhere
+                    spec.buffers[k] = Buffer("none")
+
+    def _bytes(self, buffer: Buffer) -> int:
+        return int(self._spec.ints[buffer.nbytes]) if buffer.nbytes >= 0 else 0
+
+    def _size(self, tensor: Tensor) -> int:
+        elements = 1
+        for size in tensor.sizes:
+            elements *= int(self._spec.ints[size])
+        return elements * tensor.dtype.itemsize
+
+
+def _tensors(step: CallStep | KernelStep) -> Iterator[int]:
+    """All tensors that a step reads or writes."""
+    if isinstance(step, KernelStep):
+        yield from step.tensors
+        return
+    yield from (out for out in step.outs if out is not None)
+    args, kwargs = step.args
+    stack = [*args, *kwargs.values()]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, TensorRef):
+            yield item.index
+        elif isinstance(item, (list, tuple)):
+            stack.extend(item)

@@ -1,0 +1,121 @@
+"""A program as data: what is pickled into caches, printed into listings, and handed to csrc/program.
+
+All sizes are places in a table of integers, `ints`: numbers, or expressions of the symbols that dynamic shapes bring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torch_neuronx.jit.kernel import Kernel
+
+from .space import Size
+
+__all__ = ["Buffer", "CallStep", "IntRef", "KernelStep", "Output", "ProgramSpec", "SymbolSource", "Tensor", "TensorRef"]
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory. Kinds: `input` (of argument `index`), `output` (a block of its own), `arena` (part of the one block that
+    all intermediate results share, alive during steps `first` to `last`), `constant` (tensor `index` of the program),
+    `none` (its tensors have been placed in another one)."""
+
+    kind: str
+    index: int = -1
+    nbytes: int = -1  # place in ints
+    first: int = -1
+    last: int = -1
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Elements of a buffer; offsets count from its first one. Sizes, strides and offset are places in ints."""
+
+    buffer: int
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    on_cpu: bool = False
+
+
+@dataclass(frozen=True)
+class TensorRef:
+    """An argument that is tensor `index`."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class IntRef:
+    """An argument that is entry `index` of ints."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class CallStep:
+    """An ATen op. `args` follow its schema: refs, constants, lists of these. `outs` receive its results."""
+
+    op: str  # "aten::mm"
+    overload: str
+    args: tuple[Any, ...]
+    outs: tuple[int | None, ...]
+    label: str
+
+
+@dataclass(frozen=True)
+class KernelStep:
+    """Kernel number `kernel` on some tensors, with the numbers behind its variables."""
+
+    kernel: int
+    tensors: tuple[int, ...]
+    ints: tuple[int, ...]
+    stored: int  # the last so many tensors are written
+    label: str
+
+
+@dataclass(frozen=True)
+class Output:
+    """A result: argument `argument` as it came, or tensor `tensor`, or None, or entry `number` of ints."""
+
+    argument: int = -1
+    tensor: int = -1
+    number: int = -1
+
+
+@dataclass(frozen=True)
+class SymbolSource:
+    """Where the value of a symbol is found: argument `argument` itself, or its size or stride in dimension `dim`."""
+
+    name: str
+    argument: int
+    what: str = "value"  # or "size", "stride"
+    dim: int = 0
+
+
+@dataclass
+class ProgramSpec:
+    """A whole program for `device` (an index)."""
+
+    device: int = 0
+    inputs: int = 0
+    ints: list[Size] = field(default_factory=list)
+    symbols: list[SymbolSource] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+    work: list[float] = field(default_factory=list)  # per kernel: of an element
+    steps: list[CallStep | KernelStep] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    constants: list[torch.Tensor] = field(default_factory=list)
+    donated: list[int] = field(default_factory=list)  # arguments whose memory results have taken over
+    synchronous: bool = False
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether sizes depend on the arguments."""
+        return bool(self.symbols)

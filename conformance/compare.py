@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,27 @@ TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
 # Formats so coarse that two correct kernels may differ by more than the above: a matrix product rounded once and one
 # rounded along the way, carried through a cancellation. There the exact answer decides; see ``no_farther``.
 COARSE = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What counts as equal in a kind of run.
+
+    ``coarse`` dtypes get a second chance by the exact answer, which is computed in ``wide``. ``strides`` says whether
+    strides have to be the CPU's.
+    """
+
+    tolerances: Mapping[torch.dtype, tuple[float, float]]
+    coarse: tuple[torch.dtype, ...]
+    wide: torch.dtype
+    strides: bool = True
+
+
+EXACT_RULE = Rule(TOLERANCES, COARSE, torch.float32)
+# Compiled graphs keep intermediate values unrounded, sum in another order and have elementary functions of their own.
+COMPILED_RULE = Rule(TOLERANCES, (*COARSE, torch.float32), torch.float64)
+# PyTorch promises no strides of gradients.
+GRADIENT_RULE = replace(COMPILED_RULE, strides=False)
 
 
 class Grade(enum.IntEnum):
@@ -60,7 +81,13 @@ class Observation:
         return [tensor._version for tensor in inputs]
 
 
-def compare(expected: Observation, actual: Observation, device: torch.device, check_values: bool = True) -> Grade:
+def compare(
+    expected: Observation,
+    actual: Observation,
+    device: torch.device,
+    check_values: bool = True,
+    rule: Rule = EXACT_RULE,
+) -> Grade:
     """Raises ``Mismatch`` unless ``actual``, seen on ``device``, is what the CPU gave; returns how exact it is."""
     want, have = leaves(expected.results), leaves(actual.results)
     if len(want) != len(have):
@@ -68,18 +95,18 @@ def compare(expected: Observation, actual: Observation, device: torch.device, ch
     grade = Grade.EXACT
     for index, (one, other) in enumerate(zip(want, have, strict=True)):
         place = f"result {index}" if len(want) > 1 else "result"
-        grade = max(grade, _compare_leaf(one, other, device, place, check_values))
+        grade = max(grade, _compare_leaf(one, other, device, place, check_values, rule))
     _compare_aliases(expected, actual)
     for index, (one, other, version) in enumerate(
         zip(expected.inputs, actual.inputs, expected.versions or [0] * len(expected.inputs), strict=True)
     ):
         if expected.versions and one._version != version:
-            grade = max(grade, _compare_leaf(one, other, device, f"mutated input {index}", check_values))
+            grade = max(grade, _compare_leaf(one, other, device, f"mutated input {index}", check_values, rule))
     return grade
 
 
-def no_farther(expected: Observation, actual: Observation, exact: Observation) -> bool:
-    """Whether the device's coarse results are as near as the CPU's to ``exact``, the same call made in float32.
+def no_farther(expected: Observation, actual: Observation, exact: Observation, rule: Rule = EXACT_RULE) -> bool:
+    """Whether the device's coarse results are as near as the CPU's to ``exact``, the same call made in a wider dtype.
 
     As near: at most twice the CPU's largest error, plus one unit in the last place of the largest element.
     """
@@ -90,8 +117,8 @@ def no_farther(expected: Observation, actual: Observation, exact: Observation) -
                 return False
             continue
         host = device.detach().to("cpu")
-        if cpu.dtype not in COARSE:
-            if _close(cpu.detach(), host, *TOLERANCES.get(cpu.dtype, (0.0, 0.0))) is not None:
+        if cpu.dtype not in rule.coarse:
+            if _close(cpu.detach(), host, *rule.tolerances.get(cpu.dtype, (0.0, 0.0))) is not None:
                 return False
             continue
         finite = cpu.isfinite()
@@ -104,12 +131,12 @@ def no_farther(expected: Observation, actual: Observation, exact: Observation) -
             # Written so that a NaN, which compares as false, is not near.
             if not (have - right).abs().max() <= 2 * (want - right).abs().max() + unit:
                 return False
-    return any(isinstance(cpu, Tensor) and cpu.dtype in COARSE for cpu, _, _ in triples)
+    return any(isinstance(cpu, Tensor) and cpu.dtype in rule.coarse for cpu, _, _ in triples)
 
 
-def _compare_leaf(want: Any, have: Any, device: torch.device, place: str, check_values: bool) -> Grade:
+def _compare_leaf(want: Any, have: Any, device: torch.device, place: str, check_values: bool, rule: Rule) -> Grade:
     if isinstance(want, Tensor):
-        return compare_tensors(want, have, device, place, check_values)
+        return compare_tensors(want, have, device, place, check_values, rule)
     if isinstance(want, torch.device):
         want = device if want.type == "cpu" else want
     if isinstance(want, torch.Generator) or not check_values:
@@ -123,7 +150,9 @@ def _compare_leaf(want: Any, have: Any, device: torch.device, place: str, check_
     return Grade.EXACT
 
 
-def compare_tensors(want: Tensor, have: Any, device: torch.device, place: str, check_values: bool = True) -> Grade:
+def compare_tensors(
+    want: Tensor, have: Any, device: torch.device, place: str, check_values: bool = True, rule: Rule = EXACT_RULE
+) -> Grade:
     """Compares metadata, then values: first for equality (NaN equals NaN), then within the tolerance of the dtype."""
     if not isinstance(have, Tensor):
         raise Mismatch(f"{place}: type {type(have).__name__} instead of Tensor")
@@ -135,7 +164,7 @@ def compare_tensors(want: Tensor, have: Any, device: torch.device, place: str, c
         ("dtype", want.dtype, have.dtype),
         ("layout", want.layout, have.layout),
         ("shape", *((tuple(want.shape), tuple(have.shape)) if not want.is_nested else ((), ()))),
-        ("stride", *((want.stride(), have.stride()) if strided else ((), ()))),
+        ("stride", *((want.stride(), have.stride()) if strided and rule.strides else ((), ()))),
         ("conjugate bit", want.is_conj(), have.is_conj()),
         ("negative bit", want.is_neg(), have.is_neg()),
         ("requires_grad", want.requires_grad, have.requires_grad),
@@ -148,7 +177,7 @@ def compare_tensors(want: Tensor, have: Any, device: torch.device, place: str, c
     reference = want.detach()
     if strided and _equal(reference, host):
         return Grade.EXACT
-    relative, absolute = TOLERANCES.get(want.dtype, (0.0, 0.0))
+    relative, absolute = rule.tolerances.get(want.dtype, (0.0, 0.0))
     exact = _close(reference, host, 0.0, 0.0)
     if exact is None:
         return Grade.EXACT

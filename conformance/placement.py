@@ -56,9 +56,12 @@ def tensors(value: Any) -> Iterator[Tensor]:
 class Placement:
     """Puts copies of values on one device. One instance serves one call, so that sharing within the call is kept."""
 
-    def __init__(self, device: torch.device, widen: Iterable[torch.dtype] = ()) -> None:
-        """With ``widen``, tensors and arguments of these dtypes become float32 on the way."""
+    def __init__(
+        self, device: torch.device, widen: Iterable[torch.dtype] = (), into: torch.dtype = torch.float32
+    ) -> None:
+        """With ``widen``, tensors and arguments of these dtypes become ``into`` on the way."""
         self.device = device
+        self._into = into
         self._widen = frozenset(widen)
         self._moved = False
         self._placed: dict[int, Tensor] = {}
@@ -91,7 +94,7 @@ class Placement:
                 self._keep_alive.append(leaf)
             return self._placed[id(leaf)]
         if isinstance(leaf, torch.dtype):
-            return torch.float32 if leaf in self._widen else leaf
+            return self._into if leaf in self._widen else leaf
         if isinstance(leaf, torch.Generator):
             return torch.Generator(device=self.device).manual_seed(leaf.initial_seed())
         if isinstance(leaf, torch.device) and leaf.type == "cpu":
@@ -108,7 +111,7 @@ class Placement:
         else:
             copy = self._strided(source.detach())
         if source.dtype in self._widen:
-            copy = copy.float()
+            copy = copy.to(self._into)
         copy.requires_grad_(source.requires_grad)
         return torch.nn.Parameter(copy, source.requires_grad) if isinstance(source, torch.nn.Parameter) else copy
 

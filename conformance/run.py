@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     selection = _selection(options)
     console = report.console()
-    names = options.suite or suites.NAMES
+    names = [suites.COMPILED] if options.compile else options.suite or suites.NAMES
     everything: list[Case] = [case for name in names for case in suites.load(name).cases()]
     verdicts = load_verdicts(options.verdicts, names)
     verdicts.check(everything)
@@ -96,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--variant", action="append", help="only this variant, e.g. forward or gradient (repeatable)")
     parser.add_argument("--dtype", action="append", help="only this dtype, e.g. float32 (repeatable)")
     parser.add_argument("--only", default="", metavar="REGEX", help="only cases whose name matches; see --list")
+    parser.add_argument("--compile", action="store_true", help="op_db under torch.compile, instead of the other suites")
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--slice", type=_slice, default=(1, 1), metavar="N/M", help="the N-th of M fixed random parts")
     part.add_argument("--sample", action="store_true", help="a fixed random part with few samples, under a minute")

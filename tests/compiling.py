@@ -1,5 +1,6 @@
 """Comparing a compiled function on the device with the plain function on the CPU."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -117,6 +118,7 @@ def _differentiable(value: Any) -> bool:
 def fresh_compiler() -> Iterator[None]:
     """Nothing is remembered from before, nothing is looked up on disk."""
     torch._dynamo.reset()
-    with torch.compiler.config.patch(force_disable_caches=True):
+    with torch.compiler.config.patch(force_disable_caches=True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="dynamo_pgo force disabled")
         yield
     torch._dynamo.reset()

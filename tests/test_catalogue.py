@@ -11,7 +11,14 @@ from torch_neuronx import errors
 
 ROOT = Path(__file__).parent.parent
 CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, errors.NeuronError)]
-BASES = {errors.NeuronError, errors.InstallError, errors.KnobError, errors.DeviceError, errors.CompileError}
+BASES = {
+    errors.NeuronError,
+    errors.InstallError,
+    errors.KnobError,
+    errors.DeviceError,
+    errors.CompileError,
+    errors.GraphError,
+}
 
 
 def test_glossary_has_every_python_error() -> None:

@@ -16,6 +16,9 @@ from compiling import (
     fresh_compiler,
 )
 from torch import Tensor, nn
+from torch._dynamo.exc import BackendCompilerFailed
+
+from torch_neuronx import errors
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +31,7 @@ def mixture(x: Tensor, y: Tensor) -> Tensor:
     return F.gelu(x @ y).softmax(-1) * 2 - x.sum()
 
 
-# -- How it is asked for -------------------------------------------------------------------------------------------------
+# -- How it is asked for -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.neuron_only
@@ -89,45 +92,46 @@ def test_other_mode_warns_once(device):
 
     options._told.clear()
     x = torch.ones(2, device=device)
-    with pytest.warns(UserWarning, match="max-autotune") as caught:
-        for _ in range(2):
-            torch._dynamo.reset()
-            torch.compile(lambda t: t + 1, backend="neuron", mode="max-autotune")(x)
-    assert len([w for w in caught if "max-autotune" in str(w.message)]) == 1
+    f = torch.compile(lambda t: t + 1, backend=BACKEND, mode="max-autotune")
+    with pytest.warns(UserWarning, match="max-autotune"):
+        f(x)
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*max-autotune")
+        torch.compile(lambda t: t + 2, backend=BACKEND, mode="max-autotune")(x)
 
 
 @pytest.mark.neuron_only
 def test_default_mode_does_not_warn(device):
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        torch.compile(lambda t: t + 1, backend="neuron", mode="default")(torch.ones(2, device=device))
+        warnings.filterwarnings("error", message=".*mode")
+        torch.compile(lambda t: t + 1, backend=BACKEND, mode="default")(torch.ones(2, device=device))
 
 
 @pytest.mark.neuron_only
-@pytest.mark.parametrize("backend", ["neuron", None])
-def test_unknown_option_is_an_error(device, backend):
-    from torch_neuronx.errors import UnknownCompileOptionError
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"no_such_option": 1}, "UnknownCompileOptionError"), ({"model_name": 3}, "BadCompileOptionError")],
+)
+def test_wrong_option_is_an_error(device, options, error):
+    f = torch.compile(lambda t: t + 1, backend=BACKEND, options=options)
+    with pytest.raises(BackendCompilerFailed, match=next(iter(options))) as caught:
+        f(torch.ones(2, device=device))
+    assert type(caught.value.inner_exception) is getattr(errors, error)
 
-    chosen = {"backend": backend} if backend else {}
-    with pytest.raises((UnknownCompileOptionError, RuntimeError), match="no_such_option"):
-        torch.compile(lambda t: t + 1, options={"no_such_option": 1}, **chosen)(torch.ones(2, device=device))
 
-
-@pytest.mark.neuron_only
-def test_option_of_another_type_is_an_error(device):
-    from torch_neuronx.errors import BadCompileOptionError
-
-    with pytest.raises(BadCompileOptionError, match="model_name"):
-        torch.compile(lambda t: t + 1, backend="neuron", options={"model_name": 3})(torch.ones(2, device=device))
+def test_wrong_option_is_an_error_where_no_backend_is_named():
+    with pytest.raises(RuntimeError, match="no_such_option"):
+        torch.compile(lambda t: t + 1, options={"no_such_option": 1})
 
 
 @pytest.mark.neuron_only
 def test_known_options_are_taken(device):
-    f = torch.compile(lambda t: t + 1, backend="neuron", options={"model_name": "m", "fallback_execution": True})
+    f = torch.compile(lambda t: t + 1, backend=BACKEND, options={"model_name": "m", "fallback_execution": True})
     assert_near(f(torch.ones(2, device=device)), torch.full((2,), 2.0))
 
 
-# -- Dynamic shapes ------------------------------------------------------------------------------------------------------
+# -- Dynamic shapes ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dynamic", [None, False, True])
@@ -193,7 +197,7 @@ def test_dynamic_training(device):
         assert_near([p.grad for p in here.parameters()], [p.grad for p in model.parameters()], where=f"{rows} rows")
 
 
-# -- Arguments and results in the same memory ----------------------------------------------------------------------------
+# -- Arguments and results in the same memory --------------------------------------------------------------------------
 
 
 def test_argument_is_changed_in_place():
@@ -320,7 +324,7 @@ def test_views_of_results(view):
     )
 
 
-# -- Layouts, sizes and types --------------------------------------------------------------------------------------------
+# -- Layouts, sizes and types ------------------------------------------------------------------------------------------
 
 LAYOUTS = {
     "transposed": lambda: torch.randn(6, 4).t(),
@@ -462,14 +466,49 @@ def test_special_values():
 
     def f(x: Tensor) -> tuple[Tensor, ...]:
         y = x.unsqueeze(1)
-        return (
-            x.exp(), x.log(), x.sqrt(), x.rsqrt(), x.sign(), x.round(), x.floor(), x.trunc(), x.tanh(), x.erf(), x.abs(),
-            torch.maximum(x, y), torch.minimum(x, y), y.remainder(x), torch.fmod(y, x), y // x, torch.copysign(y, x),
-            x.isnan(), x.isinf(), x.signbit(), y == x, y < x, x.clamp(-1, 1), x.relu(), torch.atan2(y, x), x.pow(2), x.pow(0.5),
-            x.amax(), x.amin(), x.nan_to_num(), torch.logaddexp(x, y), x.softmax(0), x.cummax(0).values, F.softplus(x), x.sigmoid(),
-        )  # fmt: skip
+        functions = (x.exp(), x.log(), x.sqrt(), x.rsqrt(), x.tanh(), x.erf(), x.sigmoid(), F.softplus(x), x.pow(0.5))
+        rounded = (
+            x.round(),
+            x.floor(),
+            x.trunc(),
+            x.sign(),
+            x.abs(),
+            x.clamp(-1, 1),
+            x.relu(),
+            x.nan_to_num(),
+            x.pow(2),
+        )
+        divided = (y.remainder(x), torch.fmod(y, x), y // x, torch.copysign(y, x), torch.atan2(y, x))
+        asked = (x.isnan(), x.isinf(), x.signbit(), y == x, y < x, torch.maximum(x, y), torch.minimum(x, y))
+        rows = (x.amax(), x.amin(), x.softmax(0), x.cummax(0).values, torch.logaddexp(x, y), x.argmax(), x.nansum())
+        return *functions, *rounded, *divided, *asked, *rows
 
     assert_compiled_same(f, x)
+
+
+def test_numbers_are_compared_as_the_tensor_can_hold_them():
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        x = torch.tensor([0.1, 0.3, 0.7, 16777217.0]).to(dtype)
+        assert_compiled_same(lambda x: (x == 0.1, x < 0.3, x >= 0.7, x == 16777217, x != 0.1 * 3), x, where=str(dtype))
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_places_count_in_the_order_of_elements(name):
+    """Not in that of memory."""
+
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        find = getattr(torch, name)
+        z = x + y.t()
+        return find(x.t()), find(z), find(z, 1), find(x.permute(1, 0) * 2), find(x.t(), 0, keepdim=True), find(z.t())
+
+    assert_compiled_same(f, torch.randn(5, 8), torch.randn(8, 5))
+    assert_compiled_same(
+        lambda x: (x.argmax(), x.flatten(1).argmax(1), x.transpose(1, 2).flatten(1).argmax(1)), torch.randn(3, 4, 5)
+    )
+    ones = torch.ones(4, 6)
+    assert_compiled_same(
+        lambda x: (getattr(torch, name)(x.t()), getattr(torch, name)(x, 0)), ones
+    )  # the first of equals
 
 
 @pytest.mark.parametrize("columns", [50_000, 50_001])

@@ -24,7 +24,7 @@ def _fresh() -> Iterator[None]:
         yield
 
 
-# -- Sizes and branches that depend on data --------------------------------------------------------------------------------
+# -- Sizes and branches that depend on data ----------------------------------------------------------------------------
 
 
 def test_sizes_that_depend_on_data():
@@ -112,7 +112,35 @@ def test_loop_over_tensors_of_the_host(device):
     assert_near(compiled(f)(x.to(device)), f(x))
 
 
-# -- Ops of users ----------------------------------------------------------------------------------------------------------
+def test_assertions_inside_a_graph(device):
+    def f(x: Tensor) -> Tensor:
+        torch._assert_async(x.sum() > 0, "the sum is not positive")
+        return x * 2
+
+    x = torch.ones(3)
+    call = compiled(f)
+    assert_near(call(x.to(device)), x * 2)
+    with pytest.raises(RuntimeError, match="sum is not positive"):
+        call(-x.to(device)).cpu()
+
+
+@pytest.mark.neuron_only
+def test_graph_over_two_devices(device):
+    if torch.accelerator.device_count() < 2:
+        pytest.skip("there is one device")
+    other = torch.device(device.type, 1)
+
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        z = x * 2
+        return z.to(other) + y, y.to(device) - z
+
+    x, y = torch.randn(4), torch.randn(4)
+    a, b = compiled(f)(x.to(device), y.to(other))
+    assert (a.device.index, b.device.index) == (1, 0)
+    assert_near([a, b], [x * 2 + y, y - x * 2])
+
+
+# -- Ops of users ------------------------------------------------------------------------------------------------------
 
 
 @torch.library.custom_op("compile_tests::scaled", mutates_args=())
@@ -194,7 +222,7 @@ def test_autograd_function():
     assert_gradients_same(lambda x: Clip.apply(x * 2).exp(), torch.randn(5, 4))
 
 
-# -- Modes of PyTorch ------------------------------------------------------------------------------------------------------
+# -- Modes of PyTorch --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -293,7 +321,7 @@ def test_rotary_embedding_with_complex_numbers():
     assert_compiled_same(f, torch.randn(2, 5, 8), torch.randn(5, 4))
 
 
-# -- Programs that are saved -----------------------------------------------------------------------------------------------
+# -- Programs that are saved -------------------------------------------------------------------------------------------
 
 
 def test_exported_program_runs_and_compiles(device):
@@ -344,6 +372,7 @@ def test_two_devices(device):
     x = torch.randn(3)
     f = compiled(lambda t: t.exp() + torch.ones(3, device=t.device))
     other = torch.device(device.type, 1)
+    assert_near(compiled(lambda: torch.arange(3, device=other) * 2)().to(device), torch.arange(3) * 2)
     result = f(x.to(other))
     assert result.device == other
     assert_near(result, x.exp() + 1)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
-from compiling import BACKEND, assert_near, compiled, fresh_compiler
+from compiling import assert_near, compiled, fresh_compiler
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -92,6 +92,23 @@ def test_order_of_draws_is_that_of_the_program_text(device):
         b = F.dropout(x @ x, 0.5)
         c = torch.randn_like(x)
         return a * 2 + c - b.t()
+
+    x = torch.randn(8, 8)
+    torch.manual_seed(3)
+    expected = f(x)
+    torch.manual_seed(3)
+    assert_near(compiled(f)(x.to(device)), expected)
+
+
+def test_order_of_draws_where_one_waits_for_a_later_kernel(device):
+    """The probabilities of the first draw are ready only when a kernel has run that also serves later ops."""
+
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        p = x.sigmoid()
+        a = torch.bernoulli(p)
+        b = torch.rand_like(x)
+        c = p * 2 + x
+        return a, b, c, torch.bernoulli(c.softmax(-1)), torch.randn_like(x)
 
     x = torch.randn(8, 8)
     torch.manual_seed(3)

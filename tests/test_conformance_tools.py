@@ -14,7 +14,7 @@ import torch
 
 from conformance import verdicts
 from conformance.cases import Case, Selection, chunks
-from conformance.compare import Grade, Mismatch, Observation, compare, no_farther
+from conformance.compare import COMPILED_RULE, GRADIENT_RULE, Grade, Mismatch, Observation, compare, no_farther
 from conformance.placement import Placement
 from conformance.report import Result, Status, rate
 from conformance.run import main
@@ -167,6 +167,20 @@ def test_coarse_results_may_be_as_far_from_the_exact_answer_as_the_cpu_is() -> N
     assert not no_farther(cpu, seen(torch.tensor([102.0, 0.02], dtype=torch.bfloat16)), exact)
     assert not no_farther(cpu, seen(torch.tensor([100.0, float("nan")], dtype=torch.bfloat16)), exact)
     assert not no_farther(seen(torch.ones(1)), seen(torch.ones(1) * 1.001), seen(torch.ones(1).double()))
+
+
+def test_compiled_results_are_held_to_the_exact_answer_and_gradients_to_no_strides() -> None:
+    def seen(tensor: torch.Tensor) -> Observation:
+        return Observation(tensor)
+
+    cpu, exact = seen(torch.tensor([1.0, 1.0001])), seen(torch.tensor([1.0, 1.0]).double())
+    assert no_farther(cpu, seen(torch.tensor([1.0, 0.9999])), exact, COMPILED_RULE)
+    assert not no_farther(cpu, seen(torch.tensor([1.0, 1.0003])), exact, COMPILED_RULE)
+    matrix = torch.arange(6.0).view(2, 3)
+    other = matrix.t().contiguous().t()
+    compare(seen(matrix), seen(other), CPU, rule=GRADIENT_RULE)
+    with pytest.raises(Mismatch, match="stride"):
+        compare(seen(matrix), seen(other), CPU, rule=COMPILED_RULE)
 
 
 def test_placement_widens_what_it_is_told_to() -> None:

@@ -9,7 +9,7 @@ import pytest
 BUILD = Path(__file__).resolve().parent.parent / "build"
 
 
-@pytest.mark.parametrize("name", ["test_driver", "test_engines"])
+@pytest.mark.parametrize("name", ["test_driver", "test_recording", "test_engines"])
 def test_program(name):
     if not BUILD.is_dir():
         pytest.skip("not run from a build tree: build/ does not exist")

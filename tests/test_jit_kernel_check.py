@@ -3,12 +3,13 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from jit_kernels import Builder, reduction, row_kernel
+from jit_kernels import Builder, random, reduction, row_kernel, run
 
-from torch_neuronx.jit import available
+from torch_neuronx.jit import ObjectCache, available, llvm
 from torch_neuronx.jit.compiler import compile_kernel, compile_kernels
 from torch_neuronx.jit.kernel import Instruction, Kernel, Operand, Variable
 from torch_neuronx.jit.kernel_code import KernelError, check, kernel_code
@@ -44,6 +45,26 @@ def test_index_of_a_dimension_that_is_too_long():
     assert code.units((2**31 - 1,)) == 2**31 - 1
     with pytest.raises(KernelError, match="2\\*\\*31"):
         code.units((2**31,))
+
+
+def test_argmax_uses_the_index_of_its_dimension():
+    b = Builder(4, Variable(0), reduced=(1,))
+    value = b.load(b.operand(torch.float32, (Variable(0), 1)))
+    b.store(b.operand(torch.int64, (1, 0)), b.argument("argmax", value))
+    with pytest.raises(KernelError, match="2\\*\\*31"):
+        kernel_code(b.kernel()).units((2**31,))
+
+
+def test_object_code_is_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    kernel = row_kernel("softmax", (4, 53)).kernel()
+    compile_kernel(kernel, ObjectCache(tmp_path))
+    assert list(tmp_path.rglob("*.o"))
+    monkeypatch.setattr("torch_neuronx.jit.compiler._addresses", {})
+    monkeypatch.setattr(llvm.Toolchain, "object_code", lambda *args: pytest.fail("it compiled again"))
+    compile_kernel(kernel, ObjectCache(tmp_path))
+    x, out = random(4, 53), torch.zeros(4, 53)
+    run(kernel, [x, out])
+    torch.testing.assert_close(out, torch.softmax(x, 1))
 
 
 def test_equal_kernels_are_compiled_once():

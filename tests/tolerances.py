@@ -50,3 +50,15 @@ COMPILED = {
     torch.float16: Tolerance(rtol=4e-3, atol=4e-3),
     torch.complex64: Tolerance(rtol=2e-5, atol=2e-6),
 }
+
+# FlexAttention against dense attention in fp32 on the CPU: sums of products and of exponentials have another order.
+ATTENTION = {
+    torch.float32: Tolerance(rtol=1e-4, atol=1e-5),
+    torch.bfloat16: Tolerance(rtol=2e-2, atol=2e-2),
+    torch.float16: Tolerance(rtol=4e-3, atol=4e-3),
+}
+ATTENTION_GRADIENTS = {
+    torch.float32: Tolerance(rtol=1e-3, atol=1e-4),
+    torch.bfloat16: Tolerance(rtol=5e-2, atol=5e-2),
+    torch.float16: Tolerance(rtol=1e-2, atol=1e-2),
+}

@@ -11,9 +11,12 @@ _SUITES = {
     "op": ("ops", "op_suite"),
     "foreach": ("ops", "foreach_suite"),
     "module": ("modules", "module_suite"),
+    "compiled": ("compiled", "compiled_suite"),
     "optim": ("optimizers", "optimizer_suite"),
 }
-NAMES: tuple[str, ...] = tuple(_SUITES)
+# `--compile` runs this one, and no other.
+COMPILED = "compiled"
+NAMES: tuple[str, ...] = tuple(name for name in _SUITES if name != COMPILED)
 
 
 def load(name: str) -> Suite:

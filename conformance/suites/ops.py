@@ -115,7 +115,8 @@ def _applies(info: OpInfo, variant: str, dtype: str) -> bool:
     return True
 
 
-def _arguments(info: OpInfo, sample: SampleInput, place: Placement) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def arguments_of(info: OpInfo, sample: SampleInput, place: Placement) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, placed."""
     if info.name in HOST_ARGUMENTS:
         return place(sample.input), sample.args, sample.kwargs
     return place(sample.input), place(sample.args), place(sample.kwargs)
@@ -123,7 +124,7 @@ def _arguments(info: OpInfo, sample: SampleInput, place: Placement) -> tuple[Any
 
 def _forward(info: OpInfo, sample: SampleInput) -> dict[str, Call]:
     def call(place: Placement) -> Observation:
-        first, args, kwargs = _arguments(info, sample, place)
+        first, args, kwargs = arguments_of(info, sample, place)
         inputs = list(tensors((first, args, kwargs)))
         versions = Observation.versions_of(inputs)
         with place.default_device():
@@ -142,7 +143,7 @@ def _inplace(info: OpInfo, sample: SampleInput) -> dict[str, Call]:
     function = info.get_inplace()
 
     def call(place: Placement) -> Observation:
-        first, args, kwargs = _arguments(info, sample, place)
+        first, args, kwargs = arguments_of(info, sample, place)
         result = function(first, *args, **kwargs)
         return Observation((result, first, result is first), list(tensors((first, args, kwargs))))
 
@@ -152,7 +153,7 @@ def _inplace(info: OpInfo, sample: SampleInput) -> dict[str, Call]:
 def _out(info: OpInfo, sample: SampleInput) -> dict[str, Call]:
     def into(prepare: Callable[[Tensor], Tensor]) -> Call:
         def call(place: Placement) -> Observation:
-            first, args, kwargs = _arguments(info, sample, place)
+            first, args, kwargs = arguments_of(info, sample, place)
             # The call without out= tells what the out tensors have to look like.
             template = map_leaves(_detached_on_host, info(first, *args, **kwargs))
             if not all(isinstance(leaf, Tensor) for leaf in ([template] if isinstance(template, Tensor) else template)):
@@ -197,7 +198,7 @@ def _empty(tensor: Tensor) -> Tensor:
 
 def _gradient(info: OpInfo, sample: SampleInput) -> dict[str, Call]:
     def call(place: Placement) -> Observation:
-        first, args, kwargs = _arguments(info, sample, place)
+        first, args, kwargs = arguments_of(info, sample, place)
         inputs = [tensor for tensor in tensors((first, args, kwargs)) if tensor.requires_grad]
         results = info(first, *args, **kwargs)
         outputs = [tensor for tensor in tensors(sample.output_process_fn_grad(results)) if tensor.requires_grad]
@@ -214,7 +215,7 @@ def _check_errors(info: OpInfo, candidate: Candidate, tally: Tally) -> None:
         sample = wrong.sample_input
 
         def call(place: Placement, sample: SampleInput = sample) -> Any:
-            first, args, kwargs = _arguments(info, sample, place)
+            first, args, kwargs = arguments_of(info, sample, place)
             return info(first, *args, **kwargs)
 
         def accepts(message: str, pattern: str = wrong.error_regex) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from conformance.candidate import Candidate
 from conformance.cases import Case
-from conformance.compare import COARSE, Grade, Mismatch, Observation, ValueMismatch, compare, no_farther
+from conformance.compare import EXACT_RULE, Grade, Mismatch, Observation, Rule, ValueMismatch, compare, no_farther
 from conformance.placement import Placement
 
 SEED = 20240601
@@ -123,16 +123,18 @@ def _seeded(call: Callable[[Placement], T], device: torch.device) -> T:
     return call(place)
 
 
-def _judge(call: Call, expected: Observation, actual: Observation, device: torch.device, check_values: bool) -> Grade:
+def _judge(
+    call: Call, expected: Observation, actual: Observation, device: torch.device, check_values: bool, rule: Rule
+) -> Grade:
     try:
-        return compare(expected, actual, device, check_values)
+        return compare(expected, actual, device, check_values, rule)
     except ValueMismatch:
-        compare(expected, actual, device, check_values=False)
+        compare(expected, actual, device, check_values=False, rule=rule)
         try:
-            place = Placement(HOST, widen=COARSE)
+            place = Placement(HOST, widen=rule.coarse, into=rule.wide)
             place.seed(SEED)
             exact = call(place)
-            near = no_farther(expected, actual, exact)
+            near = no_farther(expected, actual, exact, rule)
         except Exception:  # noqa: BLE001 - without an exact answer the mismatch stands
             near = False
         if not near:
@@ -141,11 +143,19 @@ def _judge(call: Call, expected: Observation, actual: Observation, device: torch
 
 
 def against_cpu(
-    entry: str, sample: str, call: Call, candidate: Candidate, tally: Tally, check_values: bool = True
+    entry: str,
+    sample: str,
+    call: Call,
+    candidate: Candidate,
+    tally: Tally,
+    check_values: bool = True,
+    on_device: Call | None = None,
+    rule: Rule = EXACT_RULE,
 ) -> None:
     """Makes ``call`` on the CPU and, if that works, twice on the device, and notes in ``tally`` how they compare.
 
     Twice, because the first call with new shapes and dtypes may take another path than the ones that follow it.
+    ``on_device`` is what the device does instead of ``call``.
     """
     try:
         expected = _seeded(call, HOST)
@@ -155,9 +165,9 @@ def against_cpu(
     grade = Grade.EXACT
     for attempt in ("first call", "repeated call"):
         try:
-            actual = candidate.run(entry, lambda: _seeded(call, candidate.device))
+            actual = candidate.run(entry, lambda: _seeded(on_device or call, candidate.device))
             candidate.synchronize()
-            grade = max(grade, _judge(call, expected, actual, candidate.device, check_values))
+            grade = max(grade, _judge(call, expected, actual, candidate.device, check_values, rule))
         except Mismatch as mismatch:
             tally.fail(sample, f"{attempt}: {mismatch}")
             return

@@ -25,4 +25,5 @@ PYBIND11_MODULE(_C, m) {
   neuron::bindings::bind_memory(m);
   neuron::bindings::bind_eager(m);
   neuron::bindings::bind_program(m);
+  neuron::bindings::bind_graphs(m);
 }

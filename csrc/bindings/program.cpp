@@ -6,12 +6,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bindings/bindings.h"
 #include "bindings/program_arguments.h"
 #include "program/call_step.h"
+#include "program/flex_step.h"
 #include "program/kernel_step.h"
 #include "program/program.h"
 #include "program/run.h"
@@ -50,7 +52,23 @@ class ProgramBuilder {
     }
   }
 
-  std::size_t output(IntRef bytes) { return add_buffer(program::Buffer::Kind::kOutput, fresh_++, bytes); }
+  std::size_t output(IntRef bytes, std::int32_t first) {
+    const auto b = add_buffer(program::Buffer::Kind::kOutput, fresh_++, bytes);
+    d_.buffers[b].first = first;
+    return b;
+  }
+  std::size_t block(IntRef bytes, std::int32_t first, std::int32_t last) {
+    if (first > last) fail("a block is given back before it is used");
+    const auto b = add_buffer(program::Buffer::Kind::kBlock, blocks_++, bytes);
+    d_.buffers[b].first = first;
+    d_.buffers[b].last = last;
+    return b;
+  }
+  void donate(std::uint32_t argument, std::int32_t last) {
+    if (argument >= d_.arguments.size() || d_.arguments[argument].kind != program::Argument::Kind::kDevice)
+      fail(c10::str("argument ", argument, " is no tensor of the device, so it cannot be donated"));
+    d_.donated.push_back({argument, last});
+  }
   std::size_t host_output(IntRef bytes) {
     if (!d_.synchronous) fail("it writes to host memory, so it has to be synchronous");
     return add_buffer(program::Buffer::Kind::kHostOutput, fresh_++, bytes);
@@ -106,6 +124,31 @@ class ProgramBuilder {
         std::move(name), std::move(label)));
   }
 
+  using FlexCode = std::tuple<std::uintptr_t, std::vector<std::uint32_t>, std::vector<IntRef>>;
+  void flex(bool backward, const std::vector<std::optional<std::int32_t>>& tensors, float scale, IntRef query_block,
+            IntRef key_block, const std::vector<FlexCode>& codes, std::string label) {
+    using Step = program::FlexStep;
+    if (tensors.size() != Step::kRoles || codes.size() != 4) fail("attention has other tensors and codes");
+    Step::Parts parts{backward, scale, {}, use(query_block), use(key_block), {}, {}, {}, {}};
+    for (std::size_t role = 0; role < tensors.size(); ++role) {
+      parts.tensors.push_back(tensors[role].value_or(Step::kNone));
+      if (!tensors[role]) continue;
+      check_tensor(*tensors[role]);
+      const bool is_3d = role == Step::kLogsumexp || role == Step::kMaxima || role == Step::kPartialCounts ||
+                         role == Step::kFullCounts || role == Step::kGradLogsumexp;
+      if (d_.tensors[static_cast<std::size_t>(*tensors[role])].sizes.size() != (is_3d ? 3 : 4))
+        fail(c10::str("tensor ", role, " of attention has other dimensions"));
+    }
+    Step::Code* const places[] = {&parts.change_partial, &parts.change_full, &parts.pull_partial, &parts.pull_full};
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      const auto& [address, captured, ints] = codes[i];
+      for (const auto t : captured) check_tensor(t);
+      for (const IntRef ref : ints) use(ref);
+      *places[i] = {reinterpret_cast<program::KernelFn>(address), captured, ints};
+    }
+    d_.steps.push_back(std::make_unique<Step>(std::move(parts), std::move(label)));
+  }
+
   std::shared_ptr<program::Program> build(const py::list& outputs) {
     for (const auto& item : outputs) d_.outputs.push_back(parse_output(item));
     auto built = std::make_shared<program::Program>(std::move(d_));
@@ -156,7 +199,7 @@ class ProgramBuilder {
   }
 
   program::Description d_;
-  std::size_t fresh_ = 0;
+  std::size_t fresh_ = 0, blocks_ = 0;
 };
 
 // The arguments of a run: owned, since the list may be emptied.
@@ -179,6 +222,12 @@ class Arguments {
 
   PyObject* object(std::size_t i) const { return objects_[i]; }
   c10::ArrayRef<c10::TensorImpl*> tensors() const { return tensors_; }
+  // Whether nobody else has the tensor or its memory.
+  bool is_alone(std::size_t i) const {
+    const auto* t = tensors_[i];
+    return Py_REFCNT(objects_[i]) == 1 && t && t->has_storage() && c10::raw::intrusive_ptr::use_count(tensors_[i]) == 1 &&
+           t->unsafe_storage().use_count() == 1;
+  }
 
  private:
   c10::SmallVector<PyObject*, 32> objects_;
@@ -189,6 +238,12 @@ py::object run(program::Binding& binding, py::list args, bool clear) {
   const auto& outputs = binding.program()->outputs;
   const Arguments arguments(args.ptr());
   program::Run run(binding, arguments.tensors());
+  if (clear && run.releases_arguments()) {
+    run.announce_release();
+    PyList_SetSlice(args.ptr(), 0, PyList_GET_SIZE(args.ptr()), nullptr);
+    for (const auto& donated : binding.program()->donated)
+      if (arguments.is_alone(donated.argument)) run.own(donated.argument);
+  }
   {
     py::gil_scoped_release no_gil;  // a thread that needs the interpreter may hold the queue
     run.launch();
@@ -231,7 +286,9 @@ void bind_program(py::module_& m) {
   py::class_<ProgramBuilder>(m, "ProgramBuilder")
       .def(py::init<std::string, int, const py::list&, bool>(), py::arg("name"), py::arg("device"),
            py::arg("arguments"), py::arg("synchronous") = false)
-      .def("output", &ProgramBuilder::output, py::arg("bytes"))
+      .def("output", &ProgramBuilder::output, py::arg("bytes"), py::arg("first") = 0)
+      .def("block", &ProgramBuilder::block, py::arg("bytes"), py::arg("first"), py::arg("last"))
+      .def("donate", &ProgramBuilder::donate, py::arg("argument"), py::arg("last"))
       .def("host_output", &ProgramBuilder::host_output, py::arg("bytes"))
       .def("arena", &ProgramBuilder::arena, py::arg("offset"))
       .def("constant", &ProgramBuilder::constant, py::arg("tensor"))
@@ -241,6 +298,8 @@ void bind_program(py::module_& m) {
            py::arg("results"), py::arg("label") = "")
       .def("kernel", &ProgramBuilder::kernel, py::arg("address"), py::arg("operands"), py::arg("ints"),
            py::arg("units"), py::arg("grain"), py::arg("scratch"), py::arg("name"), py::arg("label") = "")
+      .def("flex", &ProgramBuilder::flex, py::arg("backward"), py::arg("tensors"), py::arg("scale"),
+           py::arg("query_block"), py::arg("key_block"), py::arg("codes"), py::arg("label") = "")
       .def("build", &ProgramBuilder::build, py::arg("outputs"));
   py::class_<program::Program, std::shared_ptr<program::Program>>(m, "Program")
       .def_property_readonly("name", [](const program::Program& p) { return p->name; })

@@ -6,6 +6,11 @@ namespace neuron::driver {
 
 void Event::record(Queue& queue) {
   queue_ = &queue;
+  if (auto* recording = queue.recording()) {
+    mark_ = recording->mark(queue);
+    return;
+  }
+  mark_ = {};
   if (!timed_) {
     ticket_ = queue.submitted();
     queue.observe(ticket_);
@@ -18,7 +23,17 @@ void Event::record(Queue& queue) {
 }
 
 void Event::block(Queue& queue) const {
-  if (queue_) block_until(queue, *queue_, ticket_);
+  if (!queue_) return;
+  if (mark_.recording) return Recording::wait(queue, mark_);
+  if (queue.recording())
+    throw RecordingError(RecordingError::Mistake::kWaitsForOutside, "the event was recorded outside the recording");
+  block_until(queue, *queue_, ticket_);
+}
+
+void Event::refuse() const {
+  if (Recording::is_open(mark_.recording))
+    throw RecordingError(RecordingError::Mistake::kAsksForEvent, "the event belongs to an open recording");
+  throw RecordingError(RecordingError::Mistake::kIsOver, "the event belongs to a recording that is over");
 }
 
 double Event::elapsed_ms(const Event& start, const Event& end) {

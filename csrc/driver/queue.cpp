@@ -5,6 +5,8 @@
 #include <cassert>
 #include <new>
 
+#include "driver/batch.h"
+#include "driver/recording.h"
 #include "driver/relax.h"
 
 namespace neuron::driver {
@@ -15,10 +17,6 @@ constexpr int kSpins = 2000;
 
 thread_local bool t_on_worker = false;
 std::atomic<void (*)()> g_prologue{nullptr};
-
-std::size_t launch_bytes(std::size_t payload) {
-  return (sizeof(Launch) + payload + alignof(Launch) - 1) / alignof(Launch) * alignof(Launch);
-}
 
 void skip_padding(Launch&) {}
 }  // namespace
@@ -123,6 +121,18 @@ void Queue::work() {
   }
 }
 
+void Queue::record_into(Recording* recording) {
+  std::lock_guard lock(producer_);
+  recording_.store(recording, std::memory_order_release);
+}
+
+void Queue::observe_all() {
+  if (auto* recording = this->recording())
+    recording->observe();
+  else
+    observe(submitted());
+}
+
 void Queue::hurry(std::uint64_t ticket) {
   std::uint64_t seen = hurried_.load(std::memory_order_relaxed);
   while (seen < ticket && !hurried_.compare_exchange_weak(seen, ticket, std::memory_order_relaxed)) {
@@ -130,21 +140,22 @@ void Queue::hurry(std::uint64_t ticket) {
 }
 
 Launch* Batch::peek() {
+  if (recording_) return end_ < recording_->size() ? &recording_->at(end_) : nullptr;
   if (end_ - begin_ >= kMaxBytes) return nullptr;
-  for (int spins = 0; queue_.head_.load(std::memory_order_acquire) == end_; ++spins) {
-    if (spins == kSpins || queue_.hurried_.load(std::memory_order_relaxed) >= ticket() ||
-        queue_.stop_.load(std::memory_order_relaxed))
+  for (int spins = 0; queue_->head_.load(std::memory_order_acquire) == end_; ++spins) {
+    if (spins == kSpins || queue_->hurried_.load(std::memory_order_relaxed) >= ticket() ||
+        queue_->stop_.load(std::memory_order_relaxed))
       return nullptr;
     cpu_relax();
   }
-  Launch& next = queue_.at(end_);
+  Launch& next = queue_->at(end_);
   if (next.run != &skip_padding) return &next;
   end_ += next.bytes;
   return peek();
 }
 
 void Batch::take() {
-  end_ += queue_.at(end_).bytes;
+  end_ += recording_ ? 1 : queue_->at(end_).bytes;
   ++size_;
 }
 
@@ -161,20 +172,26 @@ void Queue::wait(std::uint64_t ticket) {
   waiters_.fetch_sub(1, std::memory_order_relaxed);
 }
 
+Submission::Submission(Queue& queue) : queue_(queue), lock_(queue.producer_), recording_(queue.recording()) {
+  if (recording_) [[unlikely]]
+    recording_lock_ = std::unique_lock(recording_->mutex_);
+}
+
 std::byte* Submission::reserve(std::size_t payload_bytes) {
-  return queue_.reserve(launch_bytes(payload_bytes)) + sizeof(Launch);
+  const std::size_t bytes = Launch::bytes_for(payload_bytes);
+  reserved_ = recording_ ? recording_->reserve(bytes) : queue_.reserve(bytes);
+  return reserved_ + sizeof(Launch);
 }
 
 std::uint64_t Submission::commit(Launch::Fn run, Launch::Fn drop, const char* name, std::size_t payload_bytes,
                                  Launch::BatchFn run_batch) {
-  auto* launch = new (&queue_.at(queue_.head_.load(std::memory_order_relaxed))) Launch{};
+  auto* launch = new (reserved_) Launch{};
   launch->run = run;
   launch->drop = drop;
   launch->run_batch = run_batch;
   launch->name = name;
-  const std::size_t bytes = launch_bytes(payload_bytes);
-  launch->bytes = static_cast<std::uint32_t>(bytes);
-  return queue_.publish(bytes);
+  launch->bytes = static_cast<std::uint32_t>(Launch::bytes_for(payload_bytes));
+  return recording_ ? recording_->append(queue_, *launch) : queue_.publish(launch->bytes);
 }
 
 Exclusive::Exclusive(Queue& queue) : lock_(queue.producer_) {

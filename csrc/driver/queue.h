@@ -13,23 +13,12 @@
 #include <thread>
 
 #include "driver/fault.h"
+#include "driver/launch.h"
 #include "driver/release_log.h"
 
 namespace neuron::driver {
 
-class Batch;
-
-struct alignas(64) Launch {
-  using Fn = void (*)(Launch&);
-  using BatchFn = void (*)(Batch&);
-  Fn run = nullptr;             // may throw: the core enters the error state
-  Fn drop = nullptr;            // releases what the payload owns; called once, after run or instead of it; may be null
-  BatchFn run_batch = nullptr;  // instead of `run`, for launches that can run together with those behind them
-  const char* name = "";
-  std::uint32_t bytes = 0;  // of header and payload together; always a multiple of alignof(Launch)
-
-  std::byte* payload() { return reinterpret_cast<std::byte*>(this + 1); }
-};
+class Recording;
 
 class Queue {
  public:
@@ -66,7 +55,10 @@ class Queue {
   void observe(std::uint64_t ticket) {
     if (keeps_release_log_.load(std::memory_order_relaxed)) release_log_.observed(ticket);
   }
-  ReleaseLog& release_log() { return release_log_; }
+  // The same for all that was launched, or recorded, so far.
+  void observe_all();
+  // The recording that takes this queue's launches in its place; null, nearly always.
+  Recording* recording() const { return recording_.load(std::memory_order_acquire); }
 
   // Is the calling thread the worker of some queue?
   static bool on_worker();
@@ -77,8 +69,10 @@ class Queue {
   friend class Submission;
   friend class Exclusive;
   friend class Batch;
+  friend class Recording;
 
-  std::byte* reserve(std::size_t bytes);  // under producer_
+  void record_into(Recording* recording);  // null: launches run again
+  std::byte* reserve(std::size_t bytes);   // under producer_
   std::uint64_t publish(std::size_t bytes);
   void work();
   std::uint64_t run_at(std::uint64_t position, std::uint64_t& done);
@@ -87,7 +81,8 @@ class Queue {
   Fault& fault_;
   const int core_, id_, priority_;
   std::byte* ring_;
-  std::mutex producer_;  // held while a launch is being written, and by exclusive sections
+  std::mutex producer_;                         // held while a launch is being written, and by exclusive sections
+  std::atomic<Recording*> recording_{nullptr};  // changes under producer_
   std::thread worker_;
 
   alignas(64) std::atomic<std::uint64_t> head_{0};  // bytes written, by producers
@@ -104,57 +99,28 @@ class Queue {
   inline static std::atomic<bool> keeps_release_log_{false};
 };
 
-// Launches that a worker runs together: the one whose `run_batch` is called, and those behind it that it takes along.
-// They complete together, when `run_batch` returns.
-class Batch {
- public:
-  Launch& first() { return queue_.at(begin_); }
-  // The launch behind those taken. When there is none yet it is waited for, for as long as the worker would spin before
-  // it parks; null when none came, when somebody waits for those taken already, and when the batch is full.
-  Launch* peek();
-  // Takes along what peek() has returned.
-  void take();
-
-  std::size_t size() const { return size_; }
-  // Of the first one, and of the last one taken.
-  std::uint64_t first_ticket() const { return first_ticket_; }
-  std::uint64_t ticket() const { return first_ticket_ + size_ - 1; }
-  ReleaseLog& release_log() { return queue_.release_log_; }
-
- private:
-  friend class Queue;
-  static constexpr std::size_t kMaxBytes = Queue::kRingBytes / 4;
-
-  Batch(Queue& queue, std::uint64_t position, std::uint64_t ticket)
-      : queue_(queue), begin_(position), first_ticket_(ticket) {
-    end_ = begin_ + first().bytes;
-  }
-
-  Queue& queue_;
-  const std::uint64_t begin_;
-  const std::uint64_t first_ticket_;
-  std::uint64_t end_;
-  std::size_t size_ = 1;
-};
-
-// One launch being written. Holds the producer lock of its queue; without commit() nothing is launched.
+// One launch being written. Holds the producer lock of its queue; without commit() nothing is launched. While the queue
+// records, the launch goes to the recording.
 class Submission {
  public:
-  explicit Submission(Queue& queue) : queue_(queue), lock_(queue.producer_) {}
+  explicit Submission(Queue& queue);
 
   // Room for a payload of at most Queue::kMaxPayload bytes; blocks while the ring is full.
   std::byte* reserve(std::size_t payload_bytes);
-  // Publishes the launch with the first `payload_bytes` of what was reserved; returns its ticket.
+  // Publishes the launch with the first `payload_bytes` of what was reserved; returns its ticket, which for a recorded
+  // launch is its number in the recording: nobody can wait for it.
   std::uint64_t commit(Launch::Fn run, Launch::Fn drop, const char* name, std::size_t payload_bytes,
                        Launch::BatchFn run_batch = nullptr);
 
  private:
   Queue& queue_;
-  std::unique_lock<std::mutex> lock_;
+  std::unique_lock<std::mutex> lock_, recording_lock_;
+  Recording* recording_;
+  std::byte* reserved_ = nullptr;
 };
 
 // While it lives the queue is idle and stays so: for work that must run on the calling thread, in stream order.
-// Throws the core's pending error, if there is one.
+// Throws the core's pending error, if there is one. Not for queues that record.
 class Exclusive {
  public:
   explicit Exclusive(Queue& queue);

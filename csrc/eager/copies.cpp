@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 
 #include <cstring>
 
@@ -10,8 +11,11 @@
 #include "driver/queue.h"
 #include "eager/alias.h"
 #include "eager/call.h"
+#include "eager/captured.h"
 #include "eager/kernels.h"
 #include "eager/launch.h"
+#include "runtime/capture.h"
+#include "runtime/errors.h"
 #include "runtime/host_allocator.h"
 #include "runtime/stream.h"
 
@@ -47,13 +51,37 @@ struct RawCopy {
 void launch_raw(c10::DeviceIndex device, const RawCopy& copy, bool wait) {
   auto& queue = runtime::current_queue(device);
   const auto ticket = driver::submit(queue, "copy", RawCopy(copy));
-  if (!wait && !launch_blocking()) return;
+  if ((!wait && !launch_blocking()) || queue.recording()) return;
   queue.wait(ticket);
   queue.fault().rethrow_if_pending();
 }
 
+[[noreturn]] void refuse_copy(runtime::Capture& capture, const at::Tensor& to, const at::Tensor& from) {
+  runtime::refuse(capture, [&] { errors::capture_copies(from.device(), to.device()); });
+}
+
+// A captured copy between host and device: `host` is read, or written, by each replay.
+void capture_raw(runtime::Capture& capture, const at::Tensor& to, const at::Tensor& from, const at::Tensor& host) {
+  launch_raw(capture.device(), {address(to), address(from), to.nbytes()}, /*wait=*/false);
+  capture.keep(std::make_shared<const c10::Storage>(host.storage()));
+}
+
+void capture_host_to_device(runtime::Capture& capture, at::Tensor& to, const at::Tensor& from, bool non_blocking) {
+  if (!non_blocking || !runtime::is_pinned(from.storage().data()) || !from.is_non_overlapping_and_dense() ||
+      from.is_conj() || from.is_neg())
+    refuse_copy(capture, to, from);
+  if (!to.numel()) return;
+  if (is_raw_copy(to, from)) return capture_raw(capture, to, from, from);
+  // Conversions and other layouts are the device's work.
+  auto landed =
+      at::empty_strided(from.sizes(), from.strides(), from.options().device(to.device()).pinned_memory(false));
+  capture_raw(capture, landed, from, from);
+  to.copy_(landed);
+}
+
 void host_to_device(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   const auto device = to.device().index();
+  if (auto* capture = runtime::current_capture(device)) return capture_host_to_device(*capture, to, from, non_blocking);
   if (!is_raw_copy(to, from)) {
     driver::Exclusive exclusive(runtime::current_queue(device));
     auto alias = cpu_alias(to);
@@ -85,6 +113,12 @@ void host_to_device(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
 
 void device_to_host(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   const auto device = from.device().index();
+  if (auto* capture = runtime::current_capture(device)) {
+    if (!non_blocking || !is_raw_copy(to, from) || !runtime::is_pinned(to.storage().data()))
+      refuse_copy(*capture, to, from);
+    if (to.nbytes()) capture_raw(*capture, to, from, to);
+    return;
+  }
   if (non_blocking && is_raw_copy(to, from) && runtime::is_pinned(to.storage().data())) {
     if (!to.nbytes()) return;
     launch_raw(device, {address(to), address(from), to.nbytes()}, /*wait=*/false);
@@ -104,6 +138,8 @@ void device_to_host(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
 void core_to_core(at::Tensor& to, const at::Tensor& from) {
   auto& source = runtime::current_queue(from.device().index());
   auto& target = runtime::current_queue(to.device().index());
+  for (auto* queue : {&source, &target})
+    if (auto* capture = runtime::capture_of(*queue)) refuse_copy(*capture, to, from);
   driver::block_until(source, target, target.submitted());
   const auto ticket =
       driver::submit(source, "copy", [to = cpu_alias(to), from = cpu_alias(from)]() mutable { to.copy_(from); });
@@ -127,6 +163,10 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     run_synchronously(call, &stack);
     return self;
   }
+  if (C10_UNLIKELY(runtime::any_capture()))
+    for (const auto& tensor : {self, source})
+      if (on_device(tensor))
+        check_use_outside(*tensor.unsafeGetTensorImpl(), runtime::current_queue(tensor.device().index()), "A copy");
   // Shape errors are raised here, not by the launch.
   const at::Tensor from = source.sizes() == self.sizes() ? source : source.expand_as(self);
   if (to_device && from_device)
@@ -153,6 +193,9 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& target
 
 c10::Scalar local_scalar_dense(const at::Tensor& self) {
   auto& queue = runtime::current_queue(self.device().index());
+  if (auto* capture = runtime::capture_of(queue))
+    runtime::refuse(*capture, [] { errors::capture_reads_data("aten::item"); });
+  if (C10_UNLIKELY(runtime::any_capture())) check_use_outside(*self.unsafeGetTensorImpl(), queue, "item()");
   queue.wait_idle();
   queue.fault().rethrow_if_pending();
   return at::_local_scalar_dense(cpu_alias(self));

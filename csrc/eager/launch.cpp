@@ -5,12 +5,14 @@
 #include <cstring>
 
 #include "driver/queue.h"
+#include "eager/captured.h"
 #include "eager/execute.h"
 #include "eager/fusion/adaptive.h"
 #include "eager/fusion/recipe.h"
 #include "eager/statistics.h"
 #include "eager/threads.h"
 #include "runtime/allocator.h"
+#include "runtime/capture.h"
 #include "runtime/generator.h"
 #include "runtime/stream.h"
 
@@ -69,20 +71,28 @@ void launch_with_generator(Call& call, const Plan& plan, driver::Queue& queue, c
   wait_if_blocking(queue, ticket);
 }
 
+// Will the call be a launch, if there is a plan for it? Ops that eager execution does not launch can be captured.
+bool is_launch(const Call& call, const driver::Queue& queue) {
+  return call.op().execution == Execution::kLaunch || (runtime::capture_of(queue) && can_capture(call));
+}
+
 }  // namespace
 
 void wait_if_blocking(driver::Queue& queue, std::uint64_t ticket) {
-  if (C10_LIKELY(!launch_blocking())) return;
+  if (C10_LIKELY(!launch_blocking()) || queue.recording()) return;
   queue.wait(ticket);
   queue.fault().rethrow_if_pending();
 }
 
 bool launch(Call& call, Results& results) {
   OpInfo& op = call.op();
-  if (C10_UNLIKELY(!call.cacheable() || !call.has_device() || op.execution != Execution::kLaunch)) return false;
+  if (C10_UNLIKELY(!call.cacheable() || !call.has_device())) return false;
+  if (C10_UNLIKELY(op.execution == Execution::kView)) return false;
+  auto& queue = runtime::current_queue(call.device());
+  if (C10_UNLIKELY(runtime::any_capture())) check_use_outside(call, queue);
+  if (C10_UNLIKELY(!is_launch(call, queue))) return false;
   // The interpreter may have to be asked, so this stands before any lock is taken.
   const LaunchSite* site = launch_site();
-  auto& queue = runtime::current_queue(call.device());
   const std::uint64_t hash = hash_key(call.key());
   std::lock_guard lookup(op.plans);
   const Plan* plan = op.plans.find(hash, call.key());
@@ -96,6 +106,8 @@ bool launch(Call& call, Results& results) {
       results.emplace_back();  // undefined, or an argument that the caller has at hand
   }
   count(g_counters.launched);
+  if (auto* capture = runtime::capture_of(queue); C10_UNLIKELY(capture != nullptr))
+    capture->keep(plan->shared_from_this());
   if (C10_UNLIKELY(op.takes_generator)) {
     launch_with_generator(call, *plan, queue, site, results);
     return true;

@@ -28,6 +28,9 @@ Execution undeclared_execution(std::string_view name, Execution declared) {
   return declared;
 }
 
+// Its tags say that it draws, but its kernel for the CPU has no dropout.
+bool draws_nothing(std::string_view name) { return name == "aten::_scaled_dot_product_flash_attention_for_cpu"; }
+
 // Kernels of other namespaces may be Python functions, which must not run on a worker thread: the host may hold the
 // interpreter's lock while it waits for the worker. Those of aten and of ours are C++.
 bool may_run_on_worker(std::string_view name) { return name.starts_with("aten::") || name.starts_with("neuron::"); }
@@ -81,7 +84,7 @@ OpInfo::OpInfo(c10::OperatorHandle op) : handle(op), name(full_name(op.operator_
     // Indexing has the tag for the sake of masks.
     recordable &= tag != at::Tag::data_dependent_output && (tag != at::Tag::dynamic_output_shape || mixed_devices);
     synchronous |= tag == at::Tag::data_dependent_output || tag == at::Tag::dynamic_output_shape;
-    draws_unseeded |= tag == at::Tag::nondeterministic_seeded && !takes_generator;
+    draws_unseeded |= tag == at::Tag::nondeterministic_seeded && !takes_generator && !draws_nothing(name);
   }
   // No op that could be launched returns lists beside other results; then the launch path need not know such.
   synchronous |= mixed_devices || draws_unseeded || (lists_returned && returns > 1);

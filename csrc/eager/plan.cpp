@@ -38,7 +38,7 @@ void PlanCache::place(std::uint64_t hash, const Plan* plan) {
   table_[i] = {hash, plan};
 }
 
-void PlanCache::insert(std::uint64_t hash, std::unique_ptr<Plan> plan) {
+void PlanCache::insert(std::uint64_t hash, std::shared_ptr<Plan> plan) {
   plans_.emplace_back(hash, std::move(plan));
   if (plans_.size() * 2 > table_.size()) {
     table_.assign(table_.empty() ? 8 : table_.size() * 2, {0, nullptr});

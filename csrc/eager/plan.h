@@ -63,7 +63,7 @@ struct ReturnPlan {
   std::int32_t list = -1;  // number of tensors when the return is a list
 };
 
-struct Plan {
+struct Plan : std::enable_shared_from_this<Plan> {
   Plan();
   ~Plan();
 
@@ -93,8 +93,8 @@ class PlanCache {
   // Under the lock.
   const Plan* find(std::uint64_t hash, const Key& key) const;
   bool full() const { return plans_.size() >= kCapacity; }
-  void insert(std::uint64_t hash, std::unique_ptr<Plan> plan);
-  // No launch may be in flight that uses a plan of this cache.
+  void insert(std::uint64_t hash, std::shared_ptr<Plan> plan);
+  // No launch may be in flight that uses a plan of this cache. Captured ones keep theirs.
   void clear();
 
  private:
@@ -102,7 +102,7 @@ class PlanCache {
 
   std::atomic<bool> locked_{false};
   std::vector<std::pair<std::uint64_t, const Plan*>> table_;  // open addressing, a power of two
-  std::vector<std::pair<std::uint64_t, std::unique_ptr<Plan>>> plans_;
+  std::vector<std::pair<std::uint64_t, std::shared_ptr<Plan>>> plans_;
 };
 
 inline std::uint64_t hash_key(const Key& key) {

@@ -64,8 +64,8 @@ ArgPlan arg_plan(const IValue& value, const ArgInfo& info) {
 
 }  // namespace
 
-std::unique_ptr<Plan> begin_plan(const Call& call, const IValue* args) {
-  auto plan = std::make_unique<Plan>();
+std::shared_ptr<Plan> begin_plan(const Call& call, const IValue* args) {
+  auto plan = std::make_shared<Plan>();
   plan->key.assign(call.key().begin(), call.key().end());
   for (std::size_t i = 0; i < call.tensors().size(); ++i) plan->tensors.push_back(meta_of(call, i));
   for (std::size_t i = 0; i < call.op().args.size(); ++i) plan->args.push_back(arg_plan(args[i], call.op().args[i]));
@@ -109,7 +109,7 @@ void complete(Plan& plan, const Call& call, bool usable, const LaunchSite* site)
   plan.first_site = site;
 }
 
-void store_plan(OpInfo& op, std::unique_ptr<Plan> plan, const Key& key) {
+void store_plan(OpInfo& op, std::shared_ptr<Plan> plan, const Key& key) {
   const std::uint64_t hash = hash_key(key);
   std::lock_guard lock(op.plans);
   if (op.plans.find(hash, key)) return;
@@ -160,7 +160,7 @@ std::optional<OutPlan> predicted_out(const Plan& plan, c10::ScalarType type) {
 
 }  // namespace
 
-std::unique_ptr<Plan> predict_plan(const Call& call, const IValue* args, const LaunchSite* site) {
+std::shared_ptr<Plan> predict_plan(const Call& call, const IValue* args, const LaunchSite* site) {
   const OpInfo& op = call.op();
   const auto* fusable = fusion::find_fusable(op.name);
   if (!fusable || fusable->prediction == fusion::Prediction::kNone || call.tensors().size() > 3) return nullptr;

@@ -7,6 +7,7 @@
 
 #include "driver/queue.h"
 #include "eager/alias.h"
+#include "eager/captured.h"
 #include "eager/describe.h"
 #include "eager/execute.h"
 #include "eager/launch.h"
@@ -14,6 +15,7 @@
 #include "eager/placement.h"
 #include "eager/planning.h"
 #include "eager/statistics.h"
+#include "runtime/capture.h"
 #include "runtime/errors.h"
 #include "runtime/generator.h"
 #include "runtime/stream.h"
@@ -115,12 +117,14 @@ void run_synchronously(Call& call, Stack* stack) {
   if (!op.runnable) errors::no_kernel(op.name);
   const auto device = call.has_device() ? call.device() : runtime::current_device();
   const bool view = op.execution == Execution::kView;
+  if (!view)
+    if (auto* capture = runtime::current_capture(device)) return run_captured(call, stack, *capture);
   const bool record = op.execution == Execution::kLaunch && call.cacheable();
   const LaunchSite* site = record ? first_site() : nullptr;  // may ask the interpreter: before any lock is taken
   count(view ? g_counters.views : record ? g_counters.planned : g_counters.synchronous);
 
   const std::size_t first = stack->size() - static_cast<std::size_t>(op.arguments);
-  std::unique_ptr<Plan> plan;
+  std::shared_ptr<Plan> plan;
   if (record && call.has_device()) {
     if (auto predicted = predict_plan(call, stack->data() + first, site)) {
       store_plan(op, std::move(predicted), call.key());

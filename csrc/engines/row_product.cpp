@@ -25,10 +25,15 @@ constexpr int64_t kLines = 4;
 
 // Vectors are passed by reference: by value they would have another calling convention for each target.
 struct LoadFloat32 {
-  static constexpr bool kDirect = false;
+  static constexpr bool kDirect = true;
   NEURON_INLINE static void load(const void* from, int64_t i, Lanes& to) {
     to = *reinterpret_cast<const Lanes*>(static_cast<const float*>(from) + i);
   }
+};
+
+// Formats that are widened elsewhere.
+struct LoadWidened : LoadFloat32 {
+  static constexpr bool kDirect = false;
 };
 
 struct LoadBFloat16 {
@@ -182,13 +187,15 @@ NEURON_INLINE void any_rows(const RowProduct& p) {
 }
 
 void portable(const RowProduct& p) {
-  p.format == Format::kBFloat16 ? any_rows<LoadBFloat16>(p) : any_rows<LoadFloat32>(p);
+  if (p.format == Format::kFloat32) return any_rows<LoadFloat32>(p);
+  p.format == Format::kBFloat16 ? any_rows<LoadBFloat16>(p) : any_rows<LoadWidened>(p);
 }
 
 #if NEURON_HAS_AVX2_CODE
 NEURON_AVX2 void avx2_bfloat16(const RowProduct& p) { any_rows<LoadBFloat16>(p); }
 NEURON_AVX2 void avx2_float16(const RowProduct& p) { any_rows<LoadFloat16>(p); }
-NEURON_AVX2 void avx2_widened(const RowProduct& p) { any_rows<LoadFloat32>(p); }
+NEURON_AVX2 void avx2_widened(const RowProduct& p) { any_rows<LoadWidened>(p); }
+NEURON_AVX2 void avx2_float32(const RowProduct& p) { any_rows<LoadFloat32>(p); }
 #endif
 
 }  // namespace
@@ -197,6 +204,7 @@ void row_product(const RowProduct& p) {
   std::fill_n(p.sums, p.rows * p.columns, 0.0f);
 #if NEURON_HAS_AVX2_CODE
   if (cpu_has_avx2()) {
+    if (p.format == Format::kFloat32) return avx2_float32(p);
     if (p.format == Format::kBFloat16) return avx2_bfloat16(p);
     return p.format == Format::kFloat16 ? avx2_float16(p) : avx2_widened(p);
   }

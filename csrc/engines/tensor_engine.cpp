@@ -279,6 +279,7 @@ bool is_row_product(const Product& p) {
 }  // namespace
 
 void set_tensor_engine_host(const TensorEngineHost& host) { g_host = host; }
+const TensorEngineHost& tensor_engine_host() { return g_host; }
 
 void multiply(const Product& product) {
   const int64_t outputs = product.sum_over_batch ? 1 : product.batch;

@@ -46,5 +46,6 @@ struct TensorEngineHost {
   int (*threads)();  // to use
 };
 void set_tensor_engine_host(const TensorEngineHost& host);
+const TensorEngineHost& tensor_engine_host();
 
 }  // namespace neuron::engines

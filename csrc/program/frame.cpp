@@ -52,6 +52,7 @@ void Frame::prepare(const Binding& binding, void* const* bases, const at::Genera
   const auto& buffers = program_->buffers;
   char* arena = static_cast<char*>(bases[program_->arguments.size() + program_.fresh_outputs()]);
   std::size_t next_output = program_->arguments.size();
+  std::size_t next_block = next_output + program_.fresh_outputs() + 1;
   for (std::uint32_t b = 0; b < buffers.size(); ++b) {
     char* base = nullptr;
     switch (buffers[b].kind) {
@@ -64,6 +65,9 @@ void Frame::prepare(const Binding& binding, void* const* bases, const at::Genera
         break;
       case Buffer::Kind::kArena:
         base = arena + value(buffers[b].value);
+        break;
+      case Buffer::Kind::kBlock:
+        base = static_cast<char*>(bases[next_block++]);
         break;
       case Buffer::Kind::kConstant: {
         const auto* t = program_->constants[buffers[b].index].unsafeGetTensorImpl();

@@ -16,11 +16,13 @@ struct Buffer {
     kOutput,      // a fresh block of the device; `value` is its size in bytes
     kHostOutput,  // the same in host memory
     kArena,       // `value` bytes into the block that all buffers of this kind share for the time of one run
+    kBlock,       // a fresh block from step `first` to step `last`; `value` is its size in bytes
     kConstant,    // the memory of constant `index`, from its first element on
   };
   Kind kind;
   std::uint32_t index;  // of its kind
   IntRef value = 0;
+  std::int32_t first = 0, last = 0;  // steps; kOutput: nothing is there before `first`
 };
 
 struct Tensor {

@@ -33,6 +33,32 @@ Program::Program(Description description) : description_(std::move(description))
   if (!description_.synchronous)
     for (const auto& argument : description_.arguments) host_values_ += argument.kind == Argument::Kind::kHost;
   for (const auto& step : description_.steps) draws_ |= step->draws();
+  order_memory_events();
+}
+
+void Program::order_memory_events() {
+  struct At {
+    std::int32_t step;
+    bool after;
+    MemoryEvent event;
+  };
+  std::vector<At> events;
+  for (std::uint32_t b = 0; b < description_.buffers.size(); ++b) {
+    const auto& buffer = description_.buffers[b];
+    const bool block = buffer.kind == Buffer::Kind::kBlock;
+    if (!block && buffer.kind != Buffer::Kind::kOutput && buffer.kind != Buffer::Kind::kHostOutput) continue;
+    events.push_back({buffer.first, false, {MemoryEvent::Kind::kAllocate, b}});
+    if (!block) continue;
+    ++blocks_;
+    events.push_back({buffer.last, true, {MemoryEvent::Kind::kReleaseBlock, b}});
+  }
+  for (const auto& donated : description_.donated)
+    events.push_back({donated.last, true, {MemoryEvent::Kind::kReleaseArgument, donated.argument}});
+  std::stable_sort(events.begin(), events.end(), [](const At& a, const At& b) {
+    return a.step != b.step ? a.step < b.step : a.after < b.after;
+  });
+  for (const auto& at : events) memory_events_.push_back(at.event);
+  releases_early_ = blocks_ || !description_.donated.empty();
 }
 
 Program::~Program() = default;
@@ -105,6 +131,7 @@ void Binding::check(std::size_t b) const {
       return;  // checked at each run
     case Buffer::Kind::kOutput:
     case Buffer::Kind::kHostOutput:
+    case Buffer::Kind::kBlock:
       bytes = value(buffer.value);
       break;
     case Buffer::Kind::kArena:

@@ -29,6 +29,18 @@ struct Description {
   std::vector<at::Tensor> constants;
   std::vector<std::unique_ptr<Step>> steps;
   std::vector<Output> outputs;
+  struct Donated {
+    std::uint32_t argument;
+    std::int32_t last;  // step
+  };
+  std::vector<Donated> donated;  // arguments whose memory may be given back after a step, if nobody else has them
+};
+
+// What happens to memory while a run is prepared, in the order of the steps: what is given back after a step is there
+// for those behind it.
+struct MemoryEvent {
+  enum class Kind : std::uint8_t { kAllocate, kReleaseBlock, kReleaseArgument } kind;
+  std::uint32_t index;  // of the buffer; of the argument
 };
 
 class Program {
@@ -42,7 +54,11 @@ class Program {
   const Description* operator->() const { return &description_; }
   std::uint32_t fresh_outputs() const { return fresh_outputs_; }  // buffers of kinds kOutput and kHostOutput
   std::uint32_t host_values() const { return host_values_; }      // arguments whose value travels with the launch
+  std::uint32_t blocks() const { return blocks_; }
   bool draws() const { return draws_; }
+  const std::vector<MemoryEvent>& memory_events() const { return memory_events_; }
+  // Whether preparing a run gives back memory that the run uses: nobody may launch in between.
+  bool releases_early() const { return releases_early_; }
 
   // Frames are taken by workers for one run each. One that was last used with these integers is preferred.
   std::unique_ptr<Frame> take_frame(std::uint64_t binding);
@@ -50,8 +66,11 @@ class Program {
 
  private:
   const Description description_;
-  std::uint32_t fresh_outputs_ = 0, host_values_ = 0;
-  bool draws_ = false;
+  void order_memory_events();
+
+  std::uint32_t fresh_outputs_ = 0, host_values_ = 0, blocks_ = 0;
+  bool draws_ = false, releases_early_ = false;
+  std::vector<MemoryEvent> memory_events_;
   std::mutex frames_lock_;
   std::vector<std::unique_ptr<Frame>> frames_;  // not in use
 };

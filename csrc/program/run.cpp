@@ -6,6 +6,7 @@
 
 #include "driver/queue.h"
 #include "eager/call.h"
+#include "eager/captured.h"
 #include "eager/launch.h"
 #include "eager/statistics.h"
 #include "eager/threads.h"
@@ -74,6 +75,7 @@ Run::Run(Binding& binding, c10::ArrayRef<c10::TensorImpl*> arguments)
                                                          " arguments, but was given ", arguments.size()));
   for (std::size_t i = 0; i < arguments.size(); ++i)
     if (description_.arguments[i].kind != Argument::Kind::kIgnored) check(i);
+  owned_.resize(arguments.size(), false);
   site_ = eager::launch_site();  // may ask the interpreter: before any lock is taken
 }
 
@@ -100,28 +102,51 @@ void Run::check(std::size_t i) const {
          t->strides(), " in a storage of ", t->unsafe_storage().nbytes(), " bytes");
 }
 
+void Run::announce_release() const {
+  auto& queue = runtime::current_queue(description_.device);
+  queue.observe_all();
+}
+
 void Run::take_memory() {
-  for (const auto& buffer : description_.buffers) {
-    if (buffer.kind == Buffer::Kind::kOutput) {
-      fresh_.push_back(
-          runtime::new_storage(static_cast<std::size_t>(binding_.value(buffer.value)), description_.device));
-    } else if (buffer.kind == Buffer::Kind::kHostOutput) {
-      fresh_.push_back(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
-                                                             static_cast<std::size_t>(binding_.value(buffer.value)),
-                                                             c10::GetCPUAllocator(), /*resizable=*/true));
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    const bool ignored = description_.arguments[i].kind == Argument::Kind::kIgnored;
+    argument_bases_.push_back(ignored ? nullptr : first_element(arguments_[i]));
+  }
+  fresh_.resize(binding_.program().fresh_outputs());
+  block_bases_.resize(binding_.program().blocks());
+  std::vector<c10::DataPtr> blocks(binding_.program().blocks());
+  if (binding_.arena_bytes()) arena_ = runtime::allocate(binding_.arena_bytes(), description_.device);
+  for (const MemoryEvent& event : binding_.program().memory_events()) {
+    if (event.kind == MemoryEvent::Kind::kReleaseArgument) {
+      if (owned_[event.index]) arguments_[event.index]->unsafe_storage().unsafeGetStorageImpl()->reset();
+      continue;
+    }
+    const Buffer& buffer = description_.buffers[event.index];
+    const auto bytes = static_cast<std::size_t>(binding_.value(buffer.value));
+    if (event.kind == MemoryEvent::Kind::kReleaseBlock) {
+      blocks[buffer.index].clear();
+    } else if (buffer.kind == Buffer::Kind::kBlock) {
+      blocks[buffer.index] = runtime::allocate(bytes, description_.device);
+      block_bases_[buffer.index] = blocks[buffer.index].get();
+    } else if (buffer.kind == Buffer::Kind::kOutput) {
+      fresh_[buffer.index] = runtime::new_storage(bytes, description_.device);
+    } else {
+      fresh_[buffer.index] = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                                   c10::GetCPUAllocator(), /*resizable=*/true);
     }
   }
-  if (binding_.arena_bytes()) arena_ = runtime::allocate(binding_.arena_bytes(), description_.device);
 }
 
 std::uint64_t Run::submit(driver::Queue& queue, c10::GeneratorImpl* generator) {
   const std::size_t values = binding_.program().host_values() * kValueBytes;
-  const std::size_t addresses = arguments_.size() + fresh_.size() + 1;
+  const auto& program = binding_.program();
+  const std::size_t addresses = arguments_.size() + program.fresh_outputs() + 1 + program.blocks();
   std::size_t bytes = sizeof(Payload) + values;
   const bool on_heap = bytes + addresses * sizeof(void*) > driver::Queue::kMaxPayload;
   if (!on_heap) bytes += addresses * sizeof(void*);
 
   driver::Submission submission(queue);
+  if (program.releases_early()) take_memory();  // others may get what is given back, and must launch behind this run
   auto* payload = new (submission.reserve(bytes)) Payload{&binding_, site_, generator, nullptr, on_heap};
   payload->bases = on_heap ? new void*[addresses] : reinterpret_cast<void**>(payload->values() + values);
   auto** base = payload->bases;
@@ -135,18 +160,33 @@ std::uint64_t Run::submit(driver::Queue& queue, c10::GeneratorImpl* generator) {
       *base = value;
       value += kValueBytes;
     } else {
-      *base = first_element(arguments_[i]);
+      *base = argument_bases_[i];
     }
   }
   for (const auto& storage : fresh_) *base++ = const_cast<void*>(storage->data());
-  *base = arena_.get();
+  *base++ = arena_.get();
+  for (void* block : block_bases_) *base++ = block;
   binding_.in_flight.fetch_add(1, std::memory_order_relaxed);
   return submission.commit(&execute, &drop, description_.name.c_str(), bytes);
 }
 
+void Run::check_captures(const driver::Queue& queue) const {
+  if (auto* capture = runtime::capture_of(queue)) {
+    if (!description_.synchronous) return;
+    runtime::refuse(*capture, [&] {
+      errors::capture_cannot_wait(
+          c10::str("Running program '", description_.name, "', which works on CPU tensors as well,"));
+    });
+  }
+  for (std::size_t i = 0; i < arguments_.size(); ++i)
+    if (description_.arguments[i].kind == Argument::Kind::kDevice)
+      eager::check_use_outside(*arguments_[i], queue, description_.name);
+}
+
 void Run::launch() {
   auto& queue = runtime::current_queue(description_.device);
-  take_memory();
+  if (C10_UNLIKELY(runtime::any_capture())) check_captures(queue);
+  if (!binding_.program().releases_early()) take_memory();
   eager::observe_host_threads();
   std::uint64_t ticket;
   if (C10_UNLIKELY(binding_.program().draws())) {

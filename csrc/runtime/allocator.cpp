@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "runtime/capture.h"
 #include "runtime/core_pool.h"
 #include "runtime/device.h"
 #include "runtime/errors.h"
@@ -55,8 +56,10 @@ class HbmAllocator final : public c10::DeviceAllocator {
   bool initialized() override { return true; }
 
   void emptyCache(c10::MempoolId_t mempool) override {
-    if (mempool != c10::MempoolId_t{0, 0}) return;  // there are no private pools
+    if (mempool != c10::MempoolId_t{0, 0}) return;  // private pools give their memory back when their graphs are gone
     if (driver::Machine::forked()) errors::forked_process();
+    for (c10::DeviceIndex device = 0; device < device_count(); ++device)
+      if (auto* capture = capture_of_thread(device)) refuse(*capture, [] { errors::capture_frees_memory(); });
     for (c10::DeviceIndex device = 0; device < device_count(); ++device)
       if (CorePool* pool = existing_pool(device)) pool->release_cached();
   }
@@ -100,6 +103,13 @@ HbmAllocator& hbm_allocator() {
   return *allocator;
 }
 
+// Which blocks the host's allocations on the calling thread come from.
+int current_key(c10::DeviceIndex device) {
+  if (any_capture()) [[unlikely]]
+    if (auto* capture = current_capture(device)) return capture->pool_key();
+  return static_cast<int>(current_stream_id(device));
+}
+
 // torch.profiler(profile_memory=True) listens on the thread that allocates.
 void report(CorePool& pool, void* p, std::int64_t bytes) {
   const DeviceStats stats = pool.stats();
@@ -123,7 +133,7 @@ c10::DataPtr allocate(std::size_t bytes, c10::DeviceIndex device) {
   if (!bytes) [[unlikely]]
     return {nullptr, nullptr, &free_block, where};
   CorePool& pool = pool_of(device);
-  const int key = driver::Queue::on_worker() ? CorePool::kWorkerKey : static_cast<int>(current_stream_id(device));
+  const int key = driver::Queue::on_worker() ? CorePool::kWorkerKey : current_key(device);
   void* p = pool.allocate(bytes, key);
   if (c10::memoryProfilingEnabled()) [[unlikely]]
     report(pool, p, static_cast<std::int64_t>(bytes));
@@ -152,6 +162,14 @@ void free_block(void* p) {
     return;
   }
   CorePool::free(p);
+}
+
+int open_private_pool(c10::DeviceIndex device, c10::MempoolId_t id) { return pool_of(device).open_private(id); }
+
+void close_private_pool(c10::DeviceIndex device, int key) { pool_of(device).close_private(key); }
+
+bool record_private_pool(c10::DeviceIndex device, int key, driver::Recording* recording) {
+  return pool_of(device).record_private(key, recording);
 }
 
 bool is_hbm_address(const void* p) { return find_segment(p) != nullptr; }

@@ -6,6 +6,10 @@
 
 #include <vector>
 
+namespace neuron::driver {
+class Recording;
+}
+
 namespace neuron::runtime {
 
 // The allocator registered for the device; a c10::DeviceAllocator with torch.cuda's statistics.
@@ -22,6 +26,11 @@ bool is_hbm_deleter(c10::DeleterFnPtr deleter);
 void free_block(void* p);
 // Is `p` an address in the HBM of any core? False as long as there is no machine.
 bool is_hbm_address(const void* p);
+
+// Private pools, for captured graphs: see CorePool.
+int open_private_pool(c10::DeviceIndex device, c10::MempoolId_t id);
+void close_private_pool(c10::DeviceIndex device, int key);
+bool record_private_pool(c10::DeviceIndex device, int key, driver::Recording* recording);
 
 // All segments of a device with their blocks, by address. Empty for a device that was never used.
 std::vector<c10::CachingDeviceAllocator::SegmentInfo> memory_snapshot(c10::DeviceIndex device);

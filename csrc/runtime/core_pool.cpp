@@ -115,8 +115,12 @@ void CorePool::free(void* p) {
     self.wait_for_users(block);
   else {
     // The log must have it before another launch can be given the block.
-    if (const int key = block->segment->owner->key; key < kWorkerKey)
-      if (auto* queue = self.core_.started_queue(key)) queue->release(p);
+    StreamPool& owner = *block->segment->owner;
+    if (owner.key < kWorkerKey) {
+      if (auto* queue = self.core_.started_queue(owner.key)) queue->release(p);
+    } else if (auto* recording = owner.recording.load(std::memory_order_relaxed)) {
+      recording->release(p);
+    }
     self.give_back(block);
   }
 }
@@ -180,6 +184,8 @@ void CorePool::process_waiting() {
 }
 
 StreamPool& CorePool::pool(int key) {
+  if (key >= kFirstPrivateKey) [[unlikely]]
+    return *private_pools_.at(key);
   auto& pool = pools_[static_cast<std::size_t>(key)];
   if (!pool) [[unlikely]]
     pool = std::make_unique<StreamPool>(key);
@@ -319,27 +325,35 @@ void CorePool::release_cached() {
   {
     std::lock_guard lock(lock_);
     process_waiting();
-    released = detach_free_segments(on_worker);
+    released =
+        detach_free_segments([&](const StreamPool& pool) { return on_worker ? pool.key == kWorkerKey : !pool.users; });
+    forget_empty_private_pools();
     // Another thread may have launched and freed since; blocks freed before this point have their launches in here.
     tickets = submitted();
   }
   if (!on_worker)
     for (const auto& [queue, ticket] : tickets) queue->wait(ticket);
-  for (Segment* segment : released) {
+  unmap(released);
+}
+
+void CorePool::unmap(const std::vector<Segment*>& segments) {
+  for (Segment* segment : segments) {
     core_.hbm.unmap(segment->base, segment->bytes);
     delete segment;
   }
 }
 
-std::vector<Segment*> CorePool::detach_free_segments(bool worker_pool_only) {
+// Takes those without an allocated block out of the pools that are `wanted`.
+std::vector<Segment*> CorePool::detach_free_segments(const std::function<bool(const StreamPool&)>& wanted) {
   std::vector<Segment*> detached;
   for (auto& pool : pools_)
-    if (pool && (!worker_pool_only || pool->key == kWorkerKey)) merge_bins(*pool);
+    if (pool && wanted(*pool)) merge_bins(*pool);
+  for (auto& [key, pool] : private_pools_)
+    if (wanted(*pool)) merge_bins(*pool);
   for (auto it = segments_.begin(); it != segments_.end();) {
     Segment& segment = *it->second;
     Block* block = segment.first;
-    if (block->state != Block::State::kRange || block->split() ||
-        (worker_pool_only && segment.owner->key != kWorkerKey)) {
+    if (block->state != Block::State::kRange || block->split() || !wanted(*segment.owner)) {
       ++it;
       continue;
     }

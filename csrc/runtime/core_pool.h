@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "driver/machine.h"
+#include "driver/recording.h"
 #include "driver/relax.h"
 
 namespace neuron::runtime {
@@ -92,11 +94,14 @@ struct SizeClass {
   }
 };
 
-// What one stream holds.
+// What one stream holds, or a private pool.
 struct StreamPool {
-  explicit StreamPool(int key) : key(key) {}
+  explicit StreamPool(int key, c10::MempoolId_t id = {0, 0}) : key(key), id(id) {}
 
   const int key;
+  const c10::MempoolId_t id;                           // of a private pool
+  int users = 0;                                       // of a private pool: captured graphs whose launches refer to it
+  std::atomic<driver::Recording*> recording{nullptr};  // the one that takes blocks from it
   std::array<Block*, SizeClass::kCount> bins{};
   std::size_t binned_bytes = 0;
   std::size_t small_bytes = 0;  // of small segments
@@ -129,6 +134,9 @@ class CorePool {
   // freed.
   static constexpr int kWorkerKey = driver::Core::kQueues;
   static constexpr int kKeys = kWorkerKey + 1;
+  // Private pools have keys from here on. Their blocks are reused in the order of a recording's launches, and their
+  // segments stay as long as there is a user, for its launches hold addresses.
+  static constexpr int kFirstPrivateKey = kKeys;
 
   explicit CorePool(driver::Core& core) : core_(core) { stats_.max_split_size = -1; }
 
@@ -139,8 +147,16 @@ class CorePool {
   // The block is not reused before what is launched on `queue` until it is freed is done.
   static void record_use(void* p, driver::Queue& queue);
 
-  // Gives segments without an allocated block back to HBM, after the launches that could still touch them.
+  // Gives segments without an allocated block back to HBM, after the launches that could still touch them. Not those of
+  // private pools in use.
   void release_cached();
+
+  // Adds a user to the private pool of this id; returns its key.
+  int open_private(c10::MempoolId_t id);
+  // A user less. After the last one what no tensor holds goes back to HBM, the rest with the next release_cached().
+  void close_private(int key);
+  // Who hears of blocks of the pool that are freed. False when there is somebody else.
+  bool record_private(int key, driver::Recording* recording);
 
   c10::CachingDeviceAllocator::DeviceStats stats();
   void reset_peaks();
@@ -167,7 +183,9 @@ class CorePool {
   void absorb_next(Block* block);
   void wait_for_users(Block* block);
   void process_waiting();
-  std::vector<Segment*> detach_free_segments(bool worker_pool_only);
+  std::vector<Segment*> detach_free_segments(const std::function<bool(const StreamPool&)>& wanted);
+  void unmap(const std::vector<Segment*>& segments);
+  void forget_empty_private_pools();
   Tickets submitted() const;
   Block* new_block();
   void delete_block(Block* block);
@@ -201,6 +219,8 @@ class CorePool {
   std::size_t waiting_ = 0;
   c10::CachingDeviceAllocator::DeviceStats stats_;
   std::array<std::unique_ptr<StreamPool>, kKeys> pools_;
+  std::map<int, std::unique_ptr<StreamPool>> private_pools_;
+  int next_private_key_ = kFirstPrivateKey;
   std::map<char*, std::unique_ptr<Segment>> segments_;
   std::map<driver::Queue*, std::deque<Waiting>> waiting_of_;
   Block* unused_blocks_ = nullptr;

@@ -43,7 +43,9 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> CorePool::snapshot() {
     info.device = static_cast<c10::DeviceIndex>(core_.index());
     info.address = reinterpret_cast<std::size_t>(base);
     info.total_size = segment->bytes;
-    info.stream = reinterpret_cast<void*>(static_cast<std::uintptr_t>(segment->owner->key));
+    const StreamPool& owner = *segment->owner;
+    info.stream = reinterpret_cast<void*>(static_cast<std::uintptr_t>(owner.key < kFirstPrivateKey ? owner.key : 0));
+    info.owner_private_pool_id = owner.id;
     info.is_large = segment->large;
     for (const Block* block = segment->first; block; block = block->after) {
       auto& part = info.blocks.emplace_back();

@@ -1,5 +1,6 @@
 #include "runtime/device.h"
 
+#include "runtime/capture.h"
 #include "runtime/errors.h"
 
 namespace neuron::runtime {
@@ -50,6 +51,8 @@ driver::Core& core(c10::DeviceIndex device) {
 void synchronize(c10::DeviceIndex device) {
   device = checked_device(device);
   if (driver::Machine::forked()) errors::forked_process();
+  if (auto* capture = capture_of_thread(device))
+    refuse(*capture, [] { errors::capture_cannot_wait("Synchronizing the device"); });
   if (driver::Machine::created()) core(device).synchronize();
 }
 

@@ -74,4 +74,90 @@ void program_argument(std::string_view name, std::string_view what) {
               ". A program is built for the devices, dtypes and shapes of its first call, which the caller guards.");
 }
 
+namespace {
+constexpr std::string_view kInvalid = " The capture is invalid now.";
+}
+
+void capture_reads_data(std::string_view op) {
+  TORCH_CHECK(false, "'", op, "' cannot be captured: it has to see values, and captured work has not run.", kInvalid,
+              " Do it before or after the capture, or use ops whose results have shapes that do not depend on data "
+              "(torch.where, masked_fill).");
+}
+
+void capture_runs_on_host(std::string_view op) {
+  TORCH_CHECK(false, "'", op,
+              "' cannot be captured: its kernel runs on the host, which a replay does not come back to.", kInvalid,
+              " Call it before or after the capture, or write it in terms of ops of PyTorch.");
+}
+
+void capture_first_call(std::string_view op, std::string_view error) {
+  TORCH_CHECK(false, "'", op,
+              "' cannot be captured yet: what its results look like is not known for these inputs, and ",
+              "trying it on stand-ins failed: ", error, ".", kInvalid,
+              " Run the same code once before the capture, as a warm-up.");
+}
+
+void capture_changes_arguments(std::string_view op) {
+  TORCH_CHECK(false, "'", op, "' cannot be captured: with these inputs it resizes an argument or returns part of one.",
+              kInvalid, " Give it out= tensors of the right size, or do it outside the capture.");
+}
+
+void capture_copies(c10::Device from, c10::Device to) {
+  TORCH_CHECK(
+      false, "A copy from ", from, " to ", to, " cannot be captured.", kInvalid,
+      from.is_cpu() || to.is_cpu()
+          ? " Copy with non_blocking=True and pinned, dense host memory (tensor.pin_memory()), which each replay "
+            "reads or writes; or fill the graph's static tensors before the replay and read them after it."
+          : " A graph belongs to one core: copy before or after the capture.");
+}
+
+void capture_cannot_wait(std::string_view what) {
+  TORCH_CHECK(false, what, " is not possible while a graph is captured: captured work has not run.", kInvalid,
+              " Do it before or after the capture.");
+}
+
+void capture_waits_for_outside() {
+  TORCH_CHECK(false, "A capturing stream cannot wait for an event that was recorded outside its capture.", kInvalid,
+              " Wait for it before the capture begins; streams that are to take part wait for an event of the capture "
+              "first (stream.wait_stream(capturing_stream)).");
+}
+
+void capture_used_outside(std::string_view what) {
+  TORCH_CHECK(false, what,
+              " on a stream that is not captured uses memory that an open capture has taken: there are no "
+              "values in it yet.",
+              kInvalid,
+              " Let that stream take part (stream.wait_stream(capturing_stream)), or use the tensor after a replay.");
+}
+
+void capture_generator_state() {
+  TORCH_CHECK(false,
+              "The state of a generator cannot be read, set or seeded while a graph is captured: captured work "
+              "has not drawn from it.",
+              kInvalid, " Do it before the capture or before a replay. Checkpointing needs preserve_rng_state=False.");
+}
+
+void capture_frees_memory() {
+  TORCH_CHECK(false, "Cached memory cannot be given back while a graph is captured.", kInvalid,
+              " Call empty_cache() before or after the capture.");
+}
+
+void capture_unjoined() {
+  TORCH_CHECK(false, "The capture ended with work on a side stream that its own stream has not waited for.", kInvalid,
+              " Call capturing_stream.wait_stream(side_stream) before the end.");
+}
+
+void capture_invalid(std::string_view reason) {
+  TORCH_CHECK(false, "The capture is invalid and cannot be replayed, since during it this happened: ", reason,
+              " Call reset() and capture again.");
+}
+
+void captured_event(std::string_view what) {
+  TORCH_CHECK(false, what,
+              " is not possible: the event was last recorded in a graph capture that is over, and stands for "
+              "no point in a stream. Record it again, after the replay.");
+}
+
+void graph_misuse(std::string_view what) { TORCH_CHECK(false, what); }
+
 }  // namespace neuron::errors

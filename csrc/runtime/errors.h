@@ -32,4 +32,34 @@ namespace neuron::errors {
 // RuntimeError: a program was given arguments that it was not built for. `what` goes on after "Program 'name' ".
 [[noreturn]] void program_argument(std::string_view name, std::string_view what);
 
+// RuntimeErrors of graph capture. Those that begin with capture_ make the capture invalid.
+// The op has to see values.
+[[noreturn]] void capture_reads_data(std::string_view op);
+// The kernel of this op runs on the host.
+[[noreturn]] void capture_runs_on_host(std::string_view op);
+// The first call of an op, tried on stand-ins of its inputs, failed.
+[[noreturn]] void capture_first_call(std::string_view op, std::string_view error);
+// The op changes sizes of its arguments, or returns views of them.
+[[noreturn]] void capture_changes_arguments(std::string_view op);
+// A copy that cannot be captured.
+[[noreturn]] void capture_copies(c10::Device from, c10::Device to);
+// `what` waits for captured work, or asks whether it is done.
+[[noreturn]] void capture_cannot_wait(std::string_view what);
+// A capturing stream was to wait for an event from outside the capture.
+[[noreturn]] void capture_waits_for_outside();
+// `what`, on a stream that is not captured, uses memory that the capture has taken.
+[[noreturn]] void capture_used_outside(std::string_view what);
+// The state of a generator was to be read or set.
+[[noreturn]] void capture_generator_state();
+// Cached memory was to be given back.
+[[noreturn]] void capture_frees_memory();
+// A side stream has captured work that the capture's own stream has not waited for.
+[[noreturn]] void capture_unjoined();
+// The capture is invalid, or was when it ended.
+[[noreturn]] void capture_invalid(std::string_view reason);
+// `what` with an event that was last recorded in a capture that is over.
+[[noreturn]] void captured_event(std::string_view what);
+// Calls of a graph in the wrong order.
+[[noreturn]] void graph_misuse(std::string_view what);
+
 }  // namespace neuron::errors

@@ -7,6 +7,7 @@
 
 #include "driver/event.h"
 #include "driver/machine.h"
+#include "runtime/capture.h"
 #include "runtime/device.h"
 #include "runtime/errors.h"
 
@@ -17,6 +18,7 @@ NeuronGenerator::NeuronGenerator(c10::DeviceIndex device)
       cpu_(at::detail::createCPUGenerator()) {}
 
 void NeuronGenerator::wait() const {
+  if (auto* capture = capture_of_thread(device().index())) refuse(*capture, [] { errors::capture_generator_state(); });
   // In a forked child the launches are gone together with the workers; the state is what it was.
   if (last_queue_ && !driver::Machine::forked()) last_queue_->wait(last_ticket_);
 }
@@ -55,10 +57,12 @@ c10::intrusive_ptr<c10::TensorImpl> NeuronGenerator::get_state() const {
 }
 
 void NeuronGenerator::before_launch(driver::Queue& queue) {
+  if (auto* capture = capture_of(queue)) return capture->add_generator(*this);
   if (last_queue_ && last_queue_ != &queue) driver::block_until(queue, *last_queue_, last_ticket_);
 }
 
 void NeuronGenerator::after_launch(driver::Queue& queue, uint64_t ticket) {
+  if (queue.recording()) return;
   last_queue_ = &queue;
   last_ticket_ = ticket;
 }

@@ -12,7 +12,8 @@ class NeuronGenerator final : public c10::GeneratorImpl {
  public:
   explicit NeuronGenerator(c10::DeviceIndex device);
 
-  // Each of these waits for the launches that draw from this generator.
+  // Each of these waits for the launches that draw from this generator. Not while the calling thread's stream is
+  // captured.
   void set_current_seed(uint64_t seed) override;
   uint64_t current_seed() const override;
   uint64_t seed() override;
@@ -24,7 +25,8 @@ class NeuronGenerator final : public c10::GeneratorImpl {
   // The generator that kernels draw from.
   const at::Generator& cpu() const { return cpu_; }
 
-  // Called before a launch that draws from it on `queue`: orders it behind earlier draws on other queues.
+  // Called before a launch that draws from it on `queue`: orders it behind earlier draws on other queues. A captured
+  // launch draws when it is replayed: the capture only notes the generator.
   void before_launch(driver::Queue& queue);
   // Called with that launch's ticket. Both under the generator's mutex_.
   void after_launch(driver::Queue& queue, uint64_t ticket);

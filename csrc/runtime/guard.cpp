@@ -4,6 +4,7 @@
 #include "driver/event.h"
 #include "driver/machine.h"
 #include "runtime/allocator.h"
+#include "runtime/capture.h"
 #include "runtime/device.h"
 #include "runtime/errors.h"
 #include "runtime/stream.h"
@@ -28,6 +29,22 @@ driver::Queue* started_queue(const c10::Stream& stream) {
   refuse_after_fork();
   if (!driver::Machine::created()) return nullptr;
   return core(stream.device_index()).started_queue(static_cast<int>(stream.id()));
+}
+
+// The queue cannot be waited for, or asked, while it records.
+void refuse_while_capturing(const driver::Queue& queue, std::string_view what) {
+  if (auto* capture = capture_of(queue)) refuse(*capture, [&] { errors::capture_cannot_wait(what); });
+}
+
+// Runs `f` on the event; what recordings do not allow becomes an error of the catalogue.
+template <class F>
+auto on_event(void* event, std::string_view what, F&& f) {
+  const driver::Event& e = as_event(event);
+  try {
+    return f(e);
+  } catch (const driver::RecordingError& error) {
+    raise_for(error, what, nullptr, e.recording());
+  }
 }
 
 class NeuronGuard final : public c10::impl::DeviceGuardImplInterface {
@@ -59,11 +76,19 @@ class NeuronGuard final : public c10::impl::DeviceGuardImplInterface {
 
   bool queryStream(const c10::Stream& stream) const override {
     driver::Queue* queue = started_queue(stream);
-    return !queue || queue->idle();
+    if (!queue) return true;
+    refuse_while_capturing(*queue, "Asking whether a stream is done");
+    return queue->idle();
+  }
+  bool isStreamCapturing(const c10::Stream& stream) const override {
+    if (!any_capture()) return false;
+    driver::Queue* queue = started_queue(stream);
+    return queue && queue->recording();
   }
   void synchronizeStream(const c10::Stream& stream) const override {
     driver::Queue* queue = started_queue(stream);
     if (!queue) return;
+    refuse_while_capturing(*queue, "Synchronizing a stream");
     queue->wait_idle();
     report_fault(*queue);
   }
@@ -80,17 +105,23 @@ class NeuronGuard final : public c10::impl::DeviceGuardImplInterface {
     as_event(*event).record(queue);
   }
   void block(void* event, const c10::Stream& stream) const override {
-    if (event) as_event(event).block(queue_of(stream));
+    if (!event) return;
+    driver::Queue& queue = queue_of(stream);
+    try {
+      as_event(event).block(queue);
+    } catch (const driver::RecordingError& error) {
+      raise_for(error, "Waiting for it", &queue, as_event(event).recording());
+    }
   }
   bool queryEvent(void* event) const override {
     refuse_after_fork();
-    return !event || as_event(event).done();
+    return !event || on_event(event, "Asking whether an event is done", [](auto& e) { return e.done(); });
   }
   void synchronizeEvent(void* event) const override {
     refuse_after_fork();
     if (!event) return;
     const driver::Event& e = as_event(event);
-    e.wait();
+    on_event(event, "Synchronizing an event", [](auto& e) { e.wait(); });
     if (e.recorded()) report_fault(*e.queue());
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
@@ -102,7 +133,9 @@ class NeuronGuard final : public c10::impl::DeviceGuardImplInterface {
                       "Both events must be recorded before calculating elapsed time.");
     TORCH_CHECK_VALUE(as_event(start).timed() && as_event(end).timed(),
                       "Both events must be created with argument 'enable_timing=True'.");
-    TORCH_CHECK_VALUE(as_event(start).done() && as_event(end).done(),
+    const auto done = [](auto& e) { return e.done(); };
+    constexpr std::string_view kMeasuring = "Measuring time between events";
+    TORCH_CHECK_VALUE(on_event(start, kMeasuring, done) && on_event(end, kMeasuring, done),
                       "Both events must be completed before calculating elapsed time.");
     return driver::Event::elapsed_ms(as_event(start), as_event(end));
   }

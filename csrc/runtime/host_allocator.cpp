@@ -82,7 +82,7 @@ class HostCache final : public at::CachingHostAllocatorImpl<c10::Stream, HostEve
   }
   bool query_event(HostEvent& event) override { return event.queue->completed() >= event.ticket; }
   c10::Stream get_current_stream() const override { return current_stream(current_device()); }
-  bool stream_is_capturing(c10::Stream) const override { return false; }
+  bool stream_is_capturing(c10::Stream stream) const override { return queue_of(stream).recording() != nullptr; }
 };
 
 void delete_host_block(void* context);

@@ -73,8 +73,16 @@ class ProgramBuilder:
         A CPU argument must have one element, whose value is read when the program is launched. In a `synchronous`
         program it may have any size, and may be written: the host waits for the end of each run.
         """
-    def output(self, bytes: Ref) -> Buffer:
-        """A fresh block of the caching allocator; `bytes` is the size of the storage. Several outputs may lie in it."""
+    def output(self, bytes: Ref, first: int = 0) -> Buffer:
+        """A fresh block of the caching allocator; `bytes` is the size of the storage. Several outputs may lie in it.
+
+        No step before number `first` uses it, so what earlier steps give back may become part of it.
+        """
+    def block(self, bytes: Ref, first: int, last: int) -> Buffer:
+        """A block of the caching allocator for steps `first` to `last`; then later ones may have its memory."""
+    def donate(self, argument: int, last: int) -> None:
+        """Nobody looks at this argument after step `last` (-1: at all). If the list that `run(clear=True)` is given
+        held its last reference, its memory is given back then, for outputs and blocks of later steps."""
     def host_output(self, bytes: Ref) -> Buffer:
         """The same in host memory, for results on the CPU. Synchronous programs only."""
     def arena(self, offset: Ref) -> Buffer:
@@ -129,6 +137,21 @@ class ProgramBuilder:
         `grain` units, as long as there are as many. `scratch` bytes per thread, aligned to 64, hold nothing yet. No
         code is run when `units` is 0. It must not raise.
         """
+    def flex(
+        self,
+        backward: bool,
+        tensors: list[Tensor | None],
+        scale: float,
+        query_block: Ref,
+        key_block: Ref,
+        codes: list[tuple[int, list[Tensor], list[Ref]]],
+        label: str = "",
+    ) -> None:
+        """Attention by blocks, or its gradient: csrc/engines/flex_attention.h.
+
+        `tensors` by role, see csrc/program/flex_step.h. `codes`: address, captured tensors and further integers of what
+        changes the scores of partial and of full blocks, and of what pulls gradients back; address 0 for nothing.
+        """
     def build(self, outputs: list[tuple[str, int] | None]) -> Program:
         """Ends the description. The builder is empty afterwards.
 
@@ -167,6 +190,10 @@ def can_be_step(op: str, overload: str) -> bool:
 
 def program_statistics() -> dict[str, int]:
     """`runs` that have ended, and their `steps`. Copies of misplaced results count in launch_statistics()."""
+
+# Graphs: torch.accelerator.Graph is the class
+def register_graphs() -> None: ...
+def graph_pool_handle() -> tuple[int, int]: ...
 
 # Devices
 def device_count() -> int: ...

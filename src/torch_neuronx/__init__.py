@@ -26,7 +26,7 @@ from . import _install  # noqa: E402
 
 try:
     _install.check()
-    from . import _C, adaptive, amp, errors, knobs, memory, random, streams
+    from . import _C, adaptive, amp, errors, graphs, knobs, memory, random, streams
     from ._C import is_in_bad_fork as _is_in_bad_fork  # noqa: F401 - torch.manual_seed asks for it
     from .adaptive import adaptive_eager, adaptive_report, is_adaptive_eager_enabled, reset_adaptive_report
     from .amp import get_amp_supported_dtype
@@ -49,6 +49,13 @@ try:
     )
     from .device import _get_device_index as _get_device_index
     from .device import _lazy_init as _lazy_init
+    from .graphs import (
+        NeuronGraph,
+        graph,
+        graph_pool_handle,
+        is_current_stream_capturing,
+        make_graphed_callables,
+    )
     from .memory import (
         OutOfMemoryError,
         empty_cache,
@@ -117,6 +124,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "DeviceProperties",
     "Event",
+    "NeuronGraph",
     "OutOfMemoryError",
     "Stream",
     "StreamContext",
@@ -143,13 +151,18 @@ __all__ = [
     "get_dynamo_metrics",
     "get_rng_state",
     "get_rng_state_all",
+    "graph",
+    "graph_pool_handle",
+    "graphs",
     "init",
     "initial_seed",
     "is_adaptive_eager_enabled",
     "is_available",
     "is_bf16_supported",
+    "is_current_stream_capturing",
     "is_initialized",
     "knobs",
+    "make_graphed_callables",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",

@@ -41,7 +41,7 @@ def check() -> None:
 
 def register(module: ModuleType) -> None:
     """Makes `module` the module of device `neuron`. No device work: no thread, no memory of the device."""
-    from . import _C, _machine, _upstream_shims, knobs
+    from . import _C, _machine, _upstream_shims, flex_attention, knobs
 
     torch.utils.rename_privateuse1_backend("neuron")
     torch._register_device_module("neuron", module)
@@ -50,9 +50,11 @@ def register(module: ModuleType) -> None:
         sys.modules["torch.neuron" + name.removeprefix("torch_neuronx")] = sys.modules[name]
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _C.register_eager()
+    _C.register_graphs()
     knobs.bind(in_use=_C.is_initialized, apply=_machine.configure)
     _machine.configure()
     _upstream_shims.apply()
+    flex_attention.register()
     atexit.register(_finish)
 
 

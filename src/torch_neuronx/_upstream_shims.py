@@ -5,13 +5,18 @@ Only this file may change objects of other packages.
 
 from __future__ import annotations
 
+import contextlib
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from .errors import SharedDeviceTensorError
+from .errors import NotCapturableOptimizerError, SharedDeviceTensorError
 
-__all__ = ["apply"]
+__all__ = ["apply", "without_inductor_backends"]
 
 
 def apply() -> None:
@@ -21,6 +26,9 @@ def apply() -> None:
     _finish_before_the_default_dtype_changes()
     _compile_for_the_device_by_default()
     _trace_convolutions_with_their_layout()
+    _trace_around_generators_and_streams()
+    _capture_only_capturable_optimizers()
+    _admit_flex_attention()
 
 
 def _compile_for_the_device_by_default() -> None:
@@ -76,6 +84,81 @@ def _trace_convolutions_with_their_layout() -> None:
         return last if is_last else torch.contiguous_format
 
     core._conv_determine_backend_memory_format = _conv_determine_backend_memory_format
+
+
+def _trace_around_generators_and_streams() -> None:
+    """Dynamo knows torch.cuda's functions on generators and streams by name and ends the graph at them. Ours it would
+    trace into, as user code: it warns of their C++ functions, and fails where a generator's state is set.
+
+    Until: torch._dynamo.trace_rules asks the device's module (not in 2.13).
+    """
+
+    def skip(module: Any) -> None:
+        for name in ("random", "streams", "device"):
+            module.add(f"torch_neuronx.{name}")
+
+    _when_imported("torch._dynamo.trace_rules", skip)
+
+
+def _admit_flex_attention() -> None:
+    """`flex_attention` looks its device up in a list of names, which has no backend from outside. What it says of other
+    devices stays.
+
+    Until: torch.nn.attention.flex_attention asks the backend (not in 2.13).
+    """
+
+    def admit(module: Any) -> None:
+        original = module._validate_device
+
+        def _validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+            if query.device.type != "neuron":
+                original(query, key, value)
+
+        module._validate_device = _validate_device
+
+    _when_imported("torch.nn.attention.flex_attention", admit)
+
+
+def _when_imported(name: str, action: Callable[[Any], None]) -> None:
+    """Calls `action` with a module, now or when it is first imported: some cost every program too much to import."""
+    if name in sys.modules:
+        action(sys.modules[name])
+        return
+
+    class Finder(importlib.abc.MetaPathFinder):
+        def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+            if fullname != name:
+                return None
+            sys.meta_path.remove(self)
+            spec: Any = importlib.util.find_spec(fullname)
+            execute = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                action(module)
+
+            spec.loader.exec_module = exec_module
+            return spec
+
+    sys.meta_path.insert(0, Finder())
+
+
+@contextlib.contextmanager
+def without_inductor_backends() -> Iterator[None]:
+    """To make the key of a cache entry, AOTAutograd's cache has Inductor load its code generators for all devices: a
+    second of imports that a graph for this device has no use for. Inside, they are not loaded.
+
+    Until: FxGraphHashDetails asks only for the backends of the devices in the graph (not in 2.13).
+    """
+    import torch._inductor.codecache as codecache
+
+    module: Any = codecache
+    original = module.init_backend_registration
+    module.init_backend_registration = lambda: None
+    try:
+        yield
+    finally:
+        module.init_backend_registration = original
 
 
 def _refuse_to_share_device_memory() -> None:
@@ -138,3 +221,24 @@ def _finish_before_the_default_dtype_changes() -> None:
         original(dtype)
 
     core._set_default_dtype = _set_default_dtype
+
+
+def _capture_only_capturable_optimizers() -> None:
+    """Adam and its like count steps on the host unless they are `capturable`; a graph would repeat the first one. torch
+    refuses to capture such a step on CUDA and XPU only.
+
+    Until: Optimizer._accelerator_graph_capture_health_check asks any accelerator (two of them by name in 2.13).
+    """
+    optimizer_class: Any = torch.optim.Optimizer
+    original = optimizer_class._accelerator_graph_capture_health_check
+
+    def _accelerator_graph_capture_health_check(self: Any) -> None:
+        original(self)
+        if torch.compiler.is_compiling():
+            return
+        from .graphs import is_current_stream_capturing
+
+        if is_current_stream_capturing() and not all(group.get("capturable") for group in self.param_groups):
+            raise NotCapturableOptimizerError(optimizer=type(self).__name__)
+
+    optimizer_class._accelerator_graph_capture_health_check = _accelerator_graph_capture_health_check

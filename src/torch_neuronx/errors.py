@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "AnotherBackendError",
+    "AutocastCacheInGraphError",
     "BadCompileOptionError",
     "BadKnobValueError",
     "BrokenInstallError",
@@ -20,6 +21,7 @@ __all__ = [
     "DeviceError",
     "ForeignExtensionError",
     "GraphBuildError",
+    "GraphError",
     "InstallError",
     "InterprocessEventError",
     "KnobError",
@@ -31,8 +33,11 @@ __all__ = [
     "NoSuchDeviceError",
     "NotANeuronDeviceError",
     "NotANeuronStreamError",
+    "NotCapturableOptimizerError",
     "SharedDeviceTensorError",
     "TorchVersionError",
+    "UngraphableArgumentError",
+    "UngraphableModuleError",
     "UnknownCompileOptionError",
     "UnknownKnobError",
 ]
@@ -240,4 +245,47 @@ class GraphBuildError(CompileError, RuntimeError):
         "a graph could not be built for the device 'neuron': {reason}\n"
         "  op: {op}\n  arguments: {arguments}\n  line: {line}\n"
         "With options=dict(fallback_execution=True) torch.compile runs such graphs op by op instead."
+    )
+
+
+# -- Graphs -----------------------------------------------------------------------------------------------------------
+
+
+class GraphError(NeuronError):
+    """A mistake in capturing a graph that Python finds; others stand in csrc/runtime/errors.h."""
+
+
+class AutocastCacheInGraphError(GraphError, RuntimeError):
+    """Autocast would keep a cast weight for all calls, which a graph would read after it is gone."""
+
+    message = (
+        "make_graphed_callables cannot be used while autocast keeps casts of weights.\n"
+        "Use torch.autocast('neuron', cache_enabled=False)."
+    )
+
+
+class NotCapturableOptimizerError(GraphError, RuntimeError):
+    """Such an optimizer keeps its step count on the host: every replay would be the first step again."""
+
+    message = (
+        "{optimizer}.step() cannot be captured: 'capturable' is False in a parameter group.\n"
+        "Make the optimizer with capturable=True, or call step() outside the capture."
+    )
+
+
+class UngraphableArgumentError(GraphError, TypeError):
+    """A graph reads its arguments from the memory of tensors; a number would stay what it was."""
+
+    message = (
+        "make_graphed_callables takes tensors as sample arguments, but got: {type}.\n"
+        "Bind other arguments beforehand (functools.partial, a closure)."
+    )
+
+
+class UngraphableModuleError(GraphError, ValueError):
+    """A module that graphs would change the meaning of."""
+
+    message = (
+        "{module} cannot be graphed: {reason}.\n"
+        "Register hooks after make_graphed_callables; only parameters may require grad."
     )

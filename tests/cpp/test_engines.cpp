@@ -6,6 +6,7 @@
 #include "checks.h"
 
 int main() {
+  test_attention();
   test_kernels();
   test_functions();
   test_programs();

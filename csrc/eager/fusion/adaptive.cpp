@@ -2,18 +2,16 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
 
 #include "eager/fusion/fuser.h"
+#include "eager/fusion/scalars.h"
 #include "eager/launch_settings.h"
 #include "eager/statistics.h"
 #include "eager/threads.h"
@@ -22,8 +20,6 @@ namespace neuron::eager::fusion {
 
 namespace {
 
-using c10::ScalarType;
-using engines::Lane;
 using engines::Scalar;
 
 std::atomic<bool> g_adaptive{false};
@@ -105,13 +101,39 @@ std::uint64_t hash_words(const std::vector<std::int64_t>& words) {
   return h;
 }
 
+// What a region computes on.
+struct Bound {
+  std::vector<void*> memory;
+  std::vector<Scalar> scalars;
+
+  void bind(Window& window, const FusedRegion& region) {
+    memory.clear();
+    for (const std::uint32_t slot : region.slots) memory.push_back(const_cast<char*>(window.slots()[slot].address));
+    scalars.clear();
+    for (const std::int32_t index : region.scalars) {
+      if (index < 0) {
+        scalars.push_back({});
+        continue;
+      }
+      const auto& binding = region.bindings[static_cast<std::size_t>(index)];
+      scalars.push_back(scalar(binding.source, *window.launches()[binding.launch]));
+    }
+  }
+
+  void run(const FusedRegion& region) {
+    // As many threads as ATen would have, also where few are used: where remainders lie depends on it.
+    region.program->executable().run(region.geometry, memory.data(), scalars.data(), &parallel_for,
+                                     at::get_num_threads());
+    region.program->count(region.work);
+  }
+};
+
 // Of one worker thread: no locks on the way of a window that was seen before.
 struct Worker {
   static constexpr std::size_t kMaxPlans = 4096;
   Window window;
-  std::unordered_map<std::uint64_t, CachedPlan> plans;
-  std::vector<void*> memory;
-  std::vector<Scalar> scalars;
+  std::unordered_map<std::uint64_t, std::shared_ptr<CachedPlan>> plans;
+  Bound bound;
 };
 
 Worker& worker() {
@@ -119,125 +141,50 @@ Worker& worker() {
   return *worker;
 }
 
-CachedPlan& plan_of(Worker& w) {
+std::shared_ptr<CachedPlan> plan_of(Worker& w) {
   const std::uint64_t hash = hash_words(w.window.key());
   auto it = w.plans.find(hash);
-  if (it != w.plans.end() && it->second.plan->key == w.window.key()) {
+  if (it != w.plans.end() && it->second->plan->key == w.window.key()) {
     count(g_windows.hits);
     return it->second;
   }
   count(g_windows.misses);
   if (w.plans.size() >= Worker::kMaxPlans) w.plans.clear();
-  CachedPlan made{fuse(w.window), {}};
-  for (const auto& region : made.plan->regions) made.counters.push_back(&counters_of(region, w.window.launches()));
+  auto made = std::make_shared<CachedPlan>(fuse(w.window));
+  for (const auto& region : made->plan->regions) made->counters.push_back(&counters_of(region, w.window.launches()));
   return w.plans[hash] = std::move(made);
 }
 
-template <class T>
-T read_as(const std::byte* p) {
-  T value;
-  std::memcpy(&value, p, sizeof(T));
-  return value;
+void count_region(const FusedRegion& region, RegionCounters& counters) {
+  count(counters.runs);
+  count(counters.bytes_not_written, region.bytes_not_written);
 }
 
-// A number before it takes the format of its lane: exact, as an integer or as a double.
-struct Exact {
-  bool integer;
-  std::int64_t i;
-  double d;
-  double as_double() const { return integer ? static_cast<double>(i) : d; }
-  std::int64_t as_integer() const { return integer ? i : static_cast<std::int64_t>(d); }
-};
-
-Exact exact(const NumberSource& source, OpPayload& payload) {
-  if (source.kind == NumberSource::Kind::kLiteral) return {false, 0, source.literal};
-  if (source.kind == NumberSource::Kind::kNumber) {
-    const Number& number = payload.numbers()[source.index];
-    if (number.type == Number::Type::kDouble) return {false, 0, number.real[0]};
-    return {true, number.type == Number::Type::kBool ? number.integer != 0 : number.integer, 0};
+// A window of recorded launches: which are in it, where their tensors lie and their numbers are the same in every run.
+class RecordedWindow final : public driver::Prepared {
+ public:
+  RecordedWindow(std::shared_ptr<CachedPlan> cached, Window& window)
+      : cached_(std::move(cached)), launches_(static_cast<std::int64_t>(window.launches().size())) {
+    for (const auto& region : cached_->plan->regions) bound_.emplace_back().bind(window, region);
   }
-  const std::byte* p = payload.tensors()[source.index].value;
-  switch (source.type) {
-    case ScalarType::Double:
-      return {false, 0, read_as<double>(p)};
-    case ScalarType::Float:
-      return {false, 0, read_as<float>(p)};
-    case ScalarType::BFloat16:
-      return {false, 0, static_cast<float>(read_as<c10::BFloat16>(p))};
-    case ScalarType::Half:
-      return {false, 0, static_cast<float>(read_as<c10::Half>(p))};
-    case ScalarType::Long:
-      return {true, read_as<std::int64_t>(p), 0};
-    case ScalarType::Int:
-      return {true, read_as<std::int32_t>(p), 0};
-    case ScalarType::Short:
-      return {true, read_as<std::int16_t>(p), 0};
-    case ScalarType::Char:
-      return {true, read_as<std::int8_t>(p), 0};
-    case ScalarType::Byte:
-      return {true, read_as<std::uint8_t>(p), 0};
-    default:
-      return {true, read_as<bool>(p), 0};
-  }
-}
 
-float to_float(Exact value, const NumberSource& source) {
-  if (source.negated && value.integer) value.i = -value.i;  // there is no negative integer zero
-  float f = value.integer ? static_cast<float>(value.i) : static_cast<float>(value.d);
-  if (source.round_to == ScalarType::BFloat16) f = c10::BFloat16(f);
-  if (source.round_to == ScalarType::Half) f = c10::Half(f);
-  if (source.negated && !value.integer) f = -f;
-  return source.offset == 0 ? f : f + static_cast<float>(source.offset);  // -0 stays -0
-}
-
-std::int64_t to_integer(const Exact& value, const NumberSource& source) {
-  std::int64_t i = value.as_integer();
-  if (source.round_to == ScalarType::Int) i = static_cast<std::int32_t>(i);
-  if (source.round_to == ScalarType::Short) i = static_cast<std::int16_t>(i);
-  if (source.round_to == ScalarType::Char) i = static_cast<std::int8_t>(i);
-  if (source.round_to == ScalarType::Byte) i = static_cast<std::uint8_t>(i);
-  return source.negated ? -i : i;
-}
-
-Scalar scalar(const NumberSource& source, OpPayload& payload) {
-  const Exact value = exact(source, payload);
-  Scalar s{};
-  switch (source.lane) {
-    case Lane::kF32:
-      s.f32 = to_float(value, source);
-      break;
-    case Lane::kF64:
-      s.f64 = value.as_double();
-      if (source.negated) s.f64 = value.integer ? static_cast<double>(-value.i) : -s.f64;
-      if (source.offset != 0) s.f64 += source.offset;
-      break;
-    case Lane::kI64:
-      s.i64 = to_integer(value, source);
-      break;
-    case Lane::kB8:
-      s.b8 = value.integer ? value.i != 0 : value.d != 0;
-      break;
-  }
-  return s;
-}
-
-void run_region(Worker& w, const FusedRegion& region) {
-  w.memory.clear();
-  for (const std::uint32_t slot : region.slots) w.memory.push_back(const_cast<char*>(w.window.slots()[slot].address));
-  w.scalars.clear();
-  for (const std::int32_t index : region.scalars) {
-    if (index < 0) {
-      w.scalars.push_back({});
-      continue;
+  void run() override {
+    apply_host_threads();
+    count(g_windows.windows);
+    count(g_windows.hits);
+    count(g_windows.launches, launches_);
+    for (std::size_t i = 0; i < bound_.size(); ++i) {
+      const FusedRegion& region = cached_->plan->regions[i];
+      if (region.program) bound_[i].run(region);
+      count_region(region, *cached_->counters[i]);
     }
-    const auto& binding = region.bindings[static_cast<std::size_t>(index)];
-    w.scalars.push_back(scalar(binding.source, *w.window.launches()[binding.launch]));
   }
-  // As many threads as ATen would have, also where few are used: where remainders lie depends on it.
-  region.program->executable().run(region.geometry, w.memory.data(), w.scalars.data(), &parallel_for,
-                                   at::get_num_threads());
-  region.program->count(region.work);
-}
+
+ private:
+  const std::shared_ptr<CachedPlan> cached_;
+  const std::int64_t launches_;
+  std::vector<Bound> bound_;  // by region
+};
 
 }  // namespace
 
@@ -274,16 +221,19 @@ void run_window(driver::Batch& batch) {
     return;
   }
   apply_host_threads();
-  w.window.finish(batch.release_log(), batch.ticket());
-  CachedPlan& cached = plan_of(w);
+  w.window.finish(batch);
+  const auto cached = plan_of(w);
   count(g_windows.windows);
   count(g_windows.launches, static_cast<std::int64_t>(batch.size()));
-  for (std::size_t i = 0; i < cached.plan->regions.size(); ++i) {
-    const FusedRegion& region = cached.plan->regions[i];
-    if (region.program) run_region(w, region);
-    count(cached.counters[i]->runs);
-    count(cached.counters[i]->bytes_not_written, region.bytes_not_written);
+  for (std::size_t i = 0; i < cached->plan->regions.size(); ++i) {
+    const FusedRegion& region = cached->plan->regions[i];
+    if (region.program) {
+      w.bound.bind(w.window, region);
+      w.bound.run(region);
+    }
+    count_region(region, *cached->counters[i]);
   }
+  if (batch.runs_again()) batch.prepare(std::make_unique<RecordedWindow>(cached, w.window));
 }
 
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "driver/queue.h"
+#include "driver/batch.h"
 
 namespace neuron::eager::fusion {
 

@@ -254,10 +254,9 @@ bool Window::add(OpPayload& payload, std::uint64_t ticket) {
   return true;
 }
 
-void Window::finish(driver::ReleaseLog& log, std::uint64_t ticket) {
+void Window::finish(driver::Batch& batch) {
   std::uint64_t observed = 0;
-  log.read(
-      ticket,
+  batch.read_releases(
       [&](const void* block, std::uint64_t at_ticket) {
         const auto* base = static_cast<const char*>(block);
         for (std::size_t at = hash(base, 0) % kTable; storage_table_[at].epoch == epoch_; at = (at + 1) % kTable) {

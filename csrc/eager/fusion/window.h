@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "driver/queue.h"
+#include "driver/batch.h"
 #include "eager/execute.h"
 #include "eager/fusion/recipe.h"
 
@@ -48,8 +48,8 @@ class Window {
 
   // Takes the launch in; false, and nothing changed, when it must run after the window.
   bool add(OpPayload& payload, std::uint64_t ticket);
-  // Once, after the last launch: learns what is dead and completes the key.
-  void finish(driver::ReleaseLog& log, std::uint64_t ticket);
+  // Once, after the last launch of the batch: learns what is dead and completes the key.
+  void finish(driver::Batch& batch);
 
   const std::vector<std::int64_t>& key() const { return key_; }
   std::vector<OpPayload*>& launches() { return launches_; }

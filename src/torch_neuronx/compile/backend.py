@@ -15,6 +15,9 @@ from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompil
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
+from torch_neuronx._upstream_shims import without_inductor_backends
+from torch_neuronx.targets.emulator.elements import kernels_available
+
 from .decompositions import decompositions
 from .metrics import note_compilation
 from .options import parse
@@ -58,9 +61,11 @@ def neuron(
         partition_fn=functools.partial(min_cut_rematerialization_partition, compiler="inductor"),
         keep_inference_input_mutations=True,
     )
-    tag = f"{torch.compiler.config.cache_key_tag}neuron {_identity()} {chosen}"
+    tag = f"{torch.compiler.config.cache_key_tag}neuron {_identity()} {kernels_available()} {chosen}"
     compiler_config: Any = torch.compiler.config
-    with functorch_config.patch(bundled_autograd_cache=True), compiler_config.patch(cache_key_tag=tag):
+    # A backward graph that is built later, when it first runs, would miss these settings and never reach the cache.
+    settings = functorch_config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True)
+    with settings, compiler_config.patch(cache_key_tag=tag), without_inductor_backends():
         return compiler(module, inputs)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._decomp import core_aten_decompositions, decomposition_table, get_decompositions
+from torch._decomp import _core_aten_decompositions_post_autograd, decomposition_table, get_decompositions
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["decompositions", "register_decomposition"]
@@ -176,7 +176,7 @@ def register_decomposition(ops: Sequence[Any] | Any) -> Callable[[Callable[..., 
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table for AOTAutograd."""
-    table = dict(core_aten_decompositions())
+    table = dict(_core_aten_decompositions_post_autograd())
     table.update(get_decompositions([op for op in _MORE if any(o in decomposition_table for o in _overloads(op))]))
     for op in _WHOLE:
         for overload in _overloads(op):

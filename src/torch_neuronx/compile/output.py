@@ -67,7 +67,7 @@ class CompiledGraph(OutputCode):
         if self._is_one_program():
             (executable,) = self._runs
             assert executable is not None
-            self._run = executable.run if executable.is_settled else self._run_first_program
+            self._run = executable.run
 
     def _is_one_program(self) -> bool:
         part = self.parts[0] if len(self.parts) == 1 else None
@@ -76,13 +76,6 @@ class CompiledGraph(OutputCode):
         return part.inputs == list(range(len(part.inputs))) == list(range(part.spec.inputs)) and self.results == [
             Ref(k) for k in part.outputs
         ]
-
-    def _run_first_program(self, inputs: list[Any]) -> list[Any]:
-        (executable,) = self._runs
-        assert executable is not None
-        results = executable.run(inputs)
-        self._run = executable.run
-        return results
 
     def _first_run(self, inputs: list[Any]) -> list[Any]:
         self.make_ready()

@@ -44,7 +44,10 @@ class HostCall:
 
     def __getstate__(self) -> dict[str, Any]:
         whole = (self.target, self.args, self.kwargs)
-        return {"whole": tree_map_only(torch._ops.OpOverload, lambda op: _Overload(str(op)), whole), "output": self.output}
+        return {
+            "whole": tree_map_only(torch._ops.OpOverload, lambda op: _Overload(str(op)), whole),
+            "output": self.output,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.target, self.args, self.kwargs = tree_map_only(_Overload, _Overload.found, state["whole"])

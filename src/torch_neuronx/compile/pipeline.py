@@ -19,6 +19,7 @@ from torch_neuronx.jit.kernel_check import KernelError
 from torch_neuronx.targets.emulator import graph as g
 from torch_neuronx.targets.emulator.build import build_program, source_line
 from torch_neuronx.targets.emulator.elements import is_element
+from torch_neuronx.targets.emulator.flex import is_attention
 from torch_neuronx.targets.emulator.listing import listing
 from torch_neuronx.targets.emulator.reductions import is_reduction
 from torch_neuronx.targets.emulator.space import MismatchError
@@ -27,7 +28,10 @@ from . import artifacts, metrics
 from .options import CompileOptions
 from .output import CompiledGraph, Program
 from .partition import HostCall, Piece, cut
-from .passes import place_concatenations, replay_random_numbers, update_in_place
+from .passes.attend_densely import attend_densely
+from .passes.place_concatenations import place_concatenations
+from .passes.replay_random_numbers import replay_random_numbers
+from .passes.update_in_place import update_in_place
 
 __all__ = ["compile_graph"]
 
@@ -76,8 +80,10 @@ def _build(module: GraphModule, name: str, kind: str) -> CompiledGraph:
     replay_random_numbers(module)
     update_in_place(module)
     place_concatenations(module)
+    attend_densely(module)
     module.graph.eliminate_dead_code()
-    parts, results = cut(module, _on_host)
+    home = g.devices(module.graph.nodes)[:1]
+    parts, results = cut(module, lambda node: _on_host(node) or _elsewhere(node, home))
     programs: list[Program | HostCall] = []
     for k, part in enumerate(parts):
         if isinstance(part, HostCall):
@@ -134,6 +140,11 @@ def _donated() -> list[int]:
     return list(metadata.bw_donated_idxs or []) if metadata is not None else []
 
 
+def _elsewhere(node: Node, home: list[int]) -> bool:
+    """Whether a node has to do with another device than the graph's first one, for which programs are built."""
+    return any(device not in home for device in g.devices([node, *node.all_input_nodes]))
+
+
 def _on_host(node: Node) -> bool:
     """Whether Python must call the op."""
     if g.is_view(node):
@@ -145,7 +156,7 @@ def _on_host(node: Node) -> bool:
         return False
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
-        return True
+        return not is_attention(node)
     if torch.Tag.dynamic_output_shape in target.tags or torch.Tag.data_dependent_output in target.tags:
         return True
     if any(isinstance(g.value(n), (torch.SymFloat, torch.SymBool)) for n in node.all_input_nodes):

@@ -10,6 +10,8 @@ bias does). What `reduce` gives is one value per kept index; used beside values 
 them, so a softmax is one kernel of three passes. In the second form it can only be used by values per kept index, and
 not be reduced again.
 
+A kernel has at least one dimension. Those whose `index` is used are shorter than 2**31.
+
 All numbers that may differ between calls are entries of the array `ints`; the rest is known to the code generator.
 Lanes are those of :mod:`.stage`. Arithmetic on floating point is in the lane's precision and is not rounded to narrower
 types in between; sums of a reduction are in no given order. Imports nothing of ours but :mod:`.stage`.
@@ -38,8 +40,9 @@ Int = int | Variable
 class Operand:
     """Memory of one tensor. A stride is 0 in dimensions along which it repeats.
 
-    Operands of different `alias` share no memory. Those of the same one lie element for element at the same places,
-    so that a kernel without reductions may store to one what it has loaded from the other.
+    Operands of different `alias` share no memory, unless all are only loaded. Those of the same one lie element for
+    element at the same places, so that a kernel may store to one what it has loaded from the other: without
+    reductions, and with those over the last dimensions too (whose stores come after all loads of the same row).
     """
 
     dtype: Dtype

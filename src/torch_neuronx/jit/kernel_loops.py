@@ -12,7 +12,7 @@ from math import prod
 from .kernel import Int, Kernel, Variable
 from .kernel_check import varying
 from .kernel_values import KernelValues, Place
-from .values import MEMORY_TYPES, VECTOR_BYTES, loop_metadata, scope_metadata
+from .values import MEMORY_TYPES, loop_metadata, scope_metadata
 
 __all__ = ["FUNCTION", "Function", "Loop"]
 
@@ -105,21 +105,19 @@ class Function(KernelValues):
         return f", !llvm.loop !{node}"
 
     def hints(self, body: Sequence[int], most: int) -> dict[str, int]:
-        """For the innermost loop with the instructions `body`, interleaved up to `most` times."""
-        types = {self.type_of(place) for place in body if self.kernel.code[place].op != "constant"}
+        """For the innermost loop with the instructions `body`, interleaved up to `most` times.
+
+        Nothing of the width: where LLVM cannot vectorise, it would tell the user that it was asked to.
+        """
         functions = [f for place in body if (f := self.function(self.kernel.code[place]))]
         if any(function.scalar for function in functions):
             return {}
-        hints: dict[str, int] = {}
-        if "i64" not in types and types & {"float", "double"}:
-            hints["vectorize.width"] = VECTOR_BYTES // (8 if "double" in types else 4)
-        if len(body) + sum(function.length for function in functions) > _LONG_BODY:
-            count = most
-            alive = self._most_alive(body) + (_ALIVE_IN_FUNCTION if functions else 0)
-            while count > 1 and count * alive > _REGISTERS_FOR_VALUES:
-                count //= 2
-            hints["interleave.count"] = count
-        return hints
+        if len(body) + sum(function.length for function in functions) <= _LONG_BODY:
+            return {}
+        alive = self._most_alive(body) + (_ALIVE_IN_FUNCTION if functions else 0)
+        while most > 1 and most * alive > _REGISTERS_FOR_VALUES:
+            most //= 2
+        return {"interleave.count": most}
 
     def _most_alive(self, body: Sequence[int]) -> int:
         """How many values of `body` are needed at the same time, at most."""
@@ -183,27 +181,28 @@ class Function(KernelValues):
         used = {self.kernel.code[place].operand for body in bodies for place in body} - {-1}
         return sorted(used | {self.base[k] for k in used})
 
-    # -- Blocks of the last dimension ---------------------------------------------------------------------------------
+    # -- Blocks of dimensions -----------------------------------------------------------------------------------------
 
-    def blocks(self, block: int) -> list[str]:
-        """The number of blocks, unless one always is enough."""
-        size = self.kernel.sizes[-1]
+    def blocks(self, size: Int, block: int) -> list[str]:
+        """The number of blocks of a dimension, unless one always is enough."""
         if isinstance(size, Variable):
             return [self.emit(f"udiv i64 {self.total(self.number(size), str(block - 1))}, {block}")]
         return [str(-(-size // block))] if size > block else []
 
-    def block(self, indices: Sequence[str], block: int) -> tuple[str, str, str]:
-        """Start, end and width of the block with the index `indices`, which are as many as :meth:`blocks` gave."""
-        size = self.kernel.sizes[-1]
+    def block(self, size: Int, indices: Sequence[str], block: int) -> tuple[str, str]:
+        """Start and end of the block with the index `indices`, which are as many as :meth:`blocks` gave."""
         if not indices:
-            return "0", str(size), str(size)
+            return "0", str(size)
         start = self.product(indices[0], str(block))
-        if isinstance(size, int) and size % block == 0:
-            width = str(block)
-        else:
-            rest = self.emit(f"sub nsw i64 {self.number(size)}, {start}")
-            width = self.int_operation("min", "i64", [rest, str(block)])
-        return start, self.total(start, width), width
+        end = self.total(start, str(block))
+        if not isinstance(size, int) or size % block:
+            end = self.int_operation("min", "i64", [end, self.number(size)])
+        return start, end
+
+    def difference(self, a: str, b: str) -> str:
+        if _is_number(a) and _is_number(b):
+            return str(int(a) - int(b))
+        return a if b == "0" else self.emit(f"sub nsw i64 {a}, {b}")
 
     # -- Loops --------------------------------------------------------------------------------------------------------
 

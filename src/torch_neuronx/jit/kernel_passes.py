@@ -58,8 +58,8 @@ class _Plan:
         self.whole = [not kernel.reduced or bool(dims & reduced) for dims in varying(kernel)]
         self.levels = self._levels()
         self.stores, self.late_stores = self._split_stores()
-        count = 1 + max([self.levels[k] for k in self.stores] + [self.levels[k] - 1 for k in self.reductions()])
-        self.passes = [Pass() for _ in range(max(count, 1))]
+        levels = [self.levels[k] for k in self.stores] + [self.levels[k] - 1 for k in self.reductions()]
+        self.passes = [Pass() for _ in range(max(levels, default=-1) + 1)]
         self.after = Pass(stores=self.late_stores)
         self._place()
 

@@ -94,6 +94,9 @@ def _range(kernel: Kernel, instruction: Instruction, args: list[Range | None]) -
         return (0, 1) if instruction.source == Lane.B8 else None
     if op == "round" and instruction.dtype in _NARROW:
         return _NARROW[instruction.dtype]
+    if op == "and":  # no more than the lesser of what is not negative, whatever the other is
+        bounds = [arg[1] for arg in args if arg is not None and arg[0] >= 0]
+        return (0, min(bounds)) if bounds else None
     if op in ("reduce_argmax", "reduce_argmin"):
         sizes = [kernel.sizes[d] for d in kernel.reduced]
         known_sizes = [size for size in sizes if isinstance(size, int)]

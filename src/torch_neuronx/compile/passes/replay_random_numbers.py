@@ -6,9 +6,11 @@ The partitioner wraps an op that draws in `run_and_save_rng_state` and, where it
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
+from torch._guards import detect_fake_mode
 from torch.fx import GraphModule
 
 from torch_neuronx.random import get_rng_state, set_rng_state
@@ -23,7 +25,16 @@ def replay_random_numbers(module: GraphModule) -> None:
     ours = {run_and_save_rng_state: save_state_and_run, run_with_rng_state: run_with_state}
     for node in module.graph.nodes:
         if node.op == "call_function" and node.target in ours:
+            if node.target is run_with_rng_state and "val" not in node.meta:
+                node.meta["val"] = _fake_result(*node.args[1:], **node.kwargs)
             node.target = ours[node.target]
+
+
+def _fake_result(op: Any, *args: Any, **kwargs: Any) -> Any:
+    args, kwargs = torch.fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
+    mode = detect_fake_mode((args, kwargs)) or contextlib.nullcontext()
+    with mode:
+        return op(*args, **kwargs)
 
 
 def save_state_and_run(op: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:

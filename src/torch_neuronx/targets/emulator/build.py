@@ -12,13 +12,29 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 
 from torch_neuronx.jit.kernel import Kernel
+from torch_neuronx.jit.stage import Dtype
 
 from . import graph as g
-from .elements import SOURCES, is_element
+from .elements import DTYPES, SOURCES, is_element
+from .flex import is_attention, lowered
 from .kernels import WrittenKernel, write_kernel
 from .regions import Region, Unit, Units, operand_nodes
 from .space import Size, is_one
-from .spec import Buffer, CallStep, IntRef, KernelStep, Output, ProgramSpec, SymbolSource, Tensor, TensorRef
+from .spec import (
+    Buffer,
+    CallStep,
+    FlexStep,
+    IntRef,
+    KernelStep,
+    Output,
+    ProgramSpec,
+    SymbolSource,
+    Tensor,
+    TensorRef,
+    TileCode,
+)
+from .split import split
+from .tile_code import TileKernel
 
 __all__ = ["build_program", "source_line"]
 
@@ -58,6 +74,7 @@ class _Builder:
     def build(self) -> ProgramSpec:
         spec = self._spec
         spec.inputs = len(self._placeholders)
+        spec.device = (g.devices(self._graph.nodes) or [0])[0]
         self._take_inputs()
         self._mark_outputs()
         in_memory = self._in_memory()
@@ -70,6 +87,8 @@ class _Builder:
                 unit.nodes[0].target is aten.cat.default and self._is_placed(unit.nodes[0])
             ):
                 continue  # no work, only memory
+            elif is_attention(unit.nodes[0]):
+                self._flex_step(unit.nodes[0])
             else:
                 self._call_step(unit)
         spec.outputs = [self._output_of(o) for o in self._outputs()]
@@ -90,12 +109,11 @@ class _Builder:
             spec.buffers.append(Buffer("input", k))
             self._buffers[node] = k
             if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
-                known.add(value.node.expr)
-                spec.symbols.append(SymbolSource(str(value.node.expr), k))
+                if value.node.expr not in known:
+                    known.add(value.node.expr)
+                    spec.symbols.append(SymbolSource(str(value.node.expr), k))
             elif isinstance(value, torch.Tensor):
                 tensors.append((k, node, value))
-                if value.device.type == "neuron":
-                    spec.device = value.device.index or 0
         for k, node, _ in tensors:
             for what, numbers in (("size", g.sizes(node)), ("stride", g.strides(node))):
                 for dim, number in enumerate(numbers):
@@ -209,7 +227,7 @@ class _Builder:
     # -- Steps ---------------------------------------------------------------------------------------------------------
     def _source_step(self, node: Node) -> None:
         """Memory of its own for a value that is written wherever it can be."""
-        if node.target in _UNINITIALIZED:
+        if node.target in _UNINITIALIZED or any(size == 0 for size in g.sizes(node)):
             self._buffer(node)
             return
         layout = self._units.layouts[node] = self._units.spaces.fresh(g.sizes(node))
@@ -230,14 +248,68 @@ class _Builder:
 
     def _kernel_step(self, written: WrittenKernel, region: Region) -> None:
         spec = self._spec
-        if written.kernel not in self._kernels:
-            self._kernels[written.kernel] = len(self._kernels)
-            spec.work.append(written.work)
         names = [str(n.target).removesuffix(".default") for n in sorted(region.nodes, key=self._units.place)]
         tensors = tuple(self._buffered(tensor) for tensor in written.tensors)
         label = " -> ".join(dict.fromkeys(names)) + _at(region.nodes)
         ints = tuple(self._int(size) for size in written.ints)
-        spec.steps.append(KernelStep(self._kernels[written.kernel], tensors, ints, written.stored, label))
+        halves = split(written.kernel)
+        if halves is None:
+            whole = self._kernel(written.kernel, written.work)
+            spec.steps.append(KernelStep(whole, tensors, ints, written.stored, label))
+            return
+        loads = len(tensors) - written.stored
+        partials = tuple(self._scratch(halves.parts * halves.kept, dtype) for dtype in halves.partials)
+        steps = (halves.first, halves.first_operands), (halves.second, halves.second_operands)
+        for number, (kernel, places) in enumerate(steps):
+            own = tuple(tensors[place] for place in places)
+            stored = sum(place >= loads for place in places)
+            spec.steps.append(
+                KernelStep(
+                    self._kernel(kernel, written.work),
+                    partials + own if number else own + partials,
+                    ints,
+                    stored if number else stored + len(partials),
+                    label,
+                )
+            )
+            self._keep_alive(partials)
+
+    def _scratch(self, elements: int, dtype: Dtype) -> int:
+        """A tensor that only the steps that are being added use."""
+        spec = self._spec
+        torch_dtype = next(t for t, memory in DTYPES.items() if memory == dtype)
+        spec.buffers.append(Buffer("arena", nbytes=self._int(elements * torch_dtype.itemsize)))
+        self._lives[len(spec.buffers) - 1] = [len(spec.steps), len(spec.steps)]
+        one, size, zero = self._int(1), self._int(elements), self._int(0)
+        spec.tensors.append(Tensor(len(spec.buffers) - 1, torch_dtype, (size,), (one,), zero))
+        return len(spec.tensors) - 1
+
+    def _keep_alive(self, tensors: Iterable[int]) -> None:
+        for tensor in tensors:
+            self._lives[self._spec.tensors[tensor].buffer][1] = len(self._spec.steps)
+
+    def _kernel(self, kernel: Kernel, work: float) -> int:
+        if kernel not in self._kernels:
+            self._kernels[kernel] = len(self._kernels)
+            self._spec.work.append(work)
+        return self._kernels[kernel]
+
+    def _flex_step(self, node: Node) -> None:
+        attention = lowered(node)
+
+        def code(tile: TileKernel | None) -> TileCode | None:
+            if tile is None:
+                return None
+            captured = tuple(self._tensor(tensor) for tensor in tile.captured)
+            # The step shares out its own work: none is told.
+            return TileCode(self._kernel(tile.kernel, 0.0), captured, tuple(self._int(size) for size in tile.ints))
+
+        tensors = tuple(None if tensor is None else self._tensor(tensor) for tensor in attention.tensors)
+        stored = tuple(self._tensor(user) for user in node.users if g.is_tensor(user))
+        blocks = (self._int(attention.blocks[0]), self._int(attention.blocks[1]))
+        codes = tuple(code(tile) for tile in attention.kernels)
+        label = f"{node.target}{_at([node])}"
+        self._spec.steps.append(FlexStep(attention.backward, tensors, attention.scale, blocks, codes, stored, label))
 
     def _buffered(self, node: Node) -> int:
         base = g.base_of(node)

@@ -7,6 +7,7 @@ are computed in fp32 and rounded where they are stored, or converted to on purpo
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,11 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
 from torch._prims_common import elementwise_dtypes
 from torch.fx import Node
 
+from torch_neuronx import knobs
+from torch_neuronx.jit import available
 from torch_neuronx.jit.stage import Dtype, Lane, lane_of
 
-__all__ = ["DTYPES", "ELEMENTS", "SOURCES", "Value", "Writer", "is_element"]
+__all__ = ["DTYPES", "ELEMENTS", "SOURCES", "Value", "Writer", "is_element", "kernels_available"]
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -70,13 +73,25 @@ ELEMENTS: dict[Any, Rule] = {}
 SOURCES: set[Any] = set()
 
 
+def _option(node: Node, name: str, default: Any) -> Any:
+    """A keyword argument, which is a number or a word."""
+    value = node.kwargs.get(name, default)
+    return value.meta["val"] if isinstance(value, Node) else value
+
+
 def _dtype(node: Node) -> torch.dtype:
     return node.meta["val"].dtype
 
 
+@functools.cache
+def kernels_available() -> bool:
+    """Whether there is a compiler for kernels, and the user wants it; else every op stays a call."""
+    return knobs.JIT.value and available()
+
+
 def is_element(node: Node) -> bool:
     """Whether a kernel can compute this node: there is a rule, for these types."""
-    if node.target not in ELEMENTS:
+    if node.target not in ELEMENTS or not kernels_available():
         return False
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dtype not in DTYPES or value.device.type != "neuron":
@@ -89,6 +104,8 @@ def is_element(node: Node) -> bool:
             return False
         if isinstance(operand, (torch.SymFloat, torch.SymBool)):
             return False
+    if any(isinstance(a, Node) and isinstance(a.meta.get("val"), torch.Tensor) for a in node.kwargs.values()):
+        return False  # rules look for tensors among the positional arguments
     return not any(isinstance(a, complex) for a in node.args)
 
 
@@ -103,9 +120,9 @@ def _computation_dtype(node: Node, args: list[Any], kind: Kind) -> torch.dtype:
         if isinstance(arg, (Node, int, float, bool))
     ]
     operands = [o for o in operands if isinstance(o, (torch.Tensor, int, float, bool, torch.SymInt, torch.SymFloat))]
+    if kind == Kind.ALWAYS_BOOL:  # compares in the type that all operands have in common
+        kind = Kind.DEFAULT
     computation, result = elementwise_dtypes(*operands, type_promotion_kind=kind)
-    if kind == Kind.ALWAYS_BOOL:
-        return computation
     return result if result in (torch.bfloat16, torch.float16) else computation
 
 
@@ -122,7 +139,11 @@ def _simple(name: str, kind: Kind, arity: int) -> Rule:
     def rule(w: Writer, node: Node, args: list[Any]) -> Value:
         dtype = _computation_dtype(node, args, kind)
         values = _promoted(w, args[:arity], dtype)
-        return _result(w, node, w.op(name, values, torch.bool if kind == Kind.ALWAYS_BOOL else dtype))
+        if kind != Kind.ALWAYS_BOOL:
+            return _result(w, node, w.op(name, values, dtype))
+        # A number is compared as the tensor's type can hold it.
+        values = [v if isinstance(a, Value) else w.rounded(v) for v, a in zip(values, args[:arity], strict=True)]
+        return w.op(name, values, torch.bool)
 
     return rule
 
@@ -242,7 +263,7 @@ def _scaled(w: Writer, value: Value, factor: Any) -> Value:
 
 def _add(name: str, reverse: bool = False) -> Rule:
     def rule(w: Writer, node: Node, args: list[Any]) -> Value:
-        alpha = node.kwargs.get("alpha", args[2] if len(args) > 2 else 1)
+        alpha = _option(node, "alpha", args[2] if len(args) > 2 else 1)
         dtype = _computation_dtype(node, args, Kind.DEFAULT)
         a, b = _promoted(w, args[:2], dtype)
         if reverse:
@@ -270,7 +291,7 @@ _register([aten.mul], _mul)
 
 
 def _div(w: Writer, node: Node, args: list[Any]) -> Value:
-    mode = node.kwargs.get("rounding_mode", args[2] if len(args) > 2 else None)
+    mode = _option(node, "rounding_mode", args[2] if len(args) > 2 else None)
     dtype = _computation_dtype(node, args, Kind.DEFAULT if mode else Kind.INT_TO_FLOAT)
     a, b = _promoted(w, args[:2], dtype)
     if mode is None:
@@ -373,9 +394,8 @@ _register([aten.relu], _relu)
 def _clamp(w: Writer, node: Node, args: list[Any]) -> Value:
     dtype = _dtype(node)
     value = w.convert(args[0], dtype)
-    bounds = dict(zip(("min", "max"), args[1:3], strict=False)) | {
-        k: v for k, v in node.kwargs.items() if k in ("min", "max") and not isinstance(v, Node)
-    }
+    bounds = dict(zip(("min", "max"), args[1:3], strict=False))
+    bounds |= {name: _option(node, name, None) for name in ("min", "max") if name in node.kwargs}
     for name, op in (("min", "max"), ("max", "min")):
         bound = bounds.get(name)
         if bound is not None:
@@ -450,7 +470,7 @@ def _iota(w: Writer, node: Node, args: list[Any]) -> Value:
     """start + index * step, as the type of the result."""
     dtype = _dtype(node)
     if node.target is prims.iota.default:
-        start, step = node.kwargs["start"], node.kwargs["step"]
+        start, step = _option(node, "start", 0), _option(node, "step", 1)
     elif node.target is aten.arange.start_step:
         start, step = args[0], args[2] if len(args) > 2 else 1
     else:

@@ -16,7 +16,7 @@ from torch_neuronx.jit.kernel_code import kernel_code
 
 from .memory import plan_arena
 from .reuse import reuse_memory
-from .spec import Buffer, IntRef, KernelStep, ProgramSpec, TensorRef
+from .spec import Buffer, FlexStep, IntRef, KernelStep, ProgramSpec, TensorRef
 
 __all__ = ["Executable"]
 
@@ -45,7 +45,6 @@ class Executable:
         donated: Sequence[int],
         cache: ObjectCache | None,
     ) -> None:
-        self._original = (spec, name, arguments, cache)
         spec = self._spec = reuse_memory(spec, donated)
         codes = [kernel_code(kernel) for kernel in spec.kernels]
         addresses = compile_kernels(spec.kernels, cache)
@@ -63,11 +62,18 @@ class Executable:
                 buffers.append(builder.constant(spec.constants[buffer.index]))
             elif buffer.kind == "output":
                 on_cpu = any(t.buffer == k and t.on_cpu for t in spec.tensors)
-                buffers.append(builder.host_output(buffer.nbytes) if on_cpu else builder.output(buffer.nbytes))
+                if on_cpu:
+                    buffers.append(builder.host_output(buffer.nbytes))
+                else:
+                    buffers.append(builder.output(buffer.nbytes, first=max(buffer.first, 0)))
+            elif buffer.kind == "block":
+                buffers.append(builder.block(buffer.nbytes, first=buffer.first, last=buffer.last))
             else:
                 buffers.append(builder.arena(extra + len(self._arena)))
                 self._arena.append(buffer)
         extra += len(self._arena)
+        for argument, last in spec.donated:
+            builder.donate(argument, last)
         for tensor in spec.tensors:
             builder.tensor(
                 buffers[tensor.buffer], tensor.dtype, list(tensor.sizes), list(tensor.strides), tensor.offset
@@ -85,6 +91,15 @@ class Executable:
                     place + 1,
                     place + 2,
                     step.label.partition(" (")[0],
+                    step.label,
+                )
+            elif isinstance(step, FlexStep):
+                builder.flex(
+                    step.backward,
+                    list(step.tensors),
+                    step.scale,
+                    *step.blocks,
+                    [(addresses[c.kernel], list(c.captured), list(c.ints)) if c else (0, [], []) for c in step.codes],
                     step.label,
                 )
             else:
@@ -117,22 +132,7 @@ class Executable:
             self.run = self._run_dynamic
         else:
             self.binding = self._bind([int(i) for i in spec.ints])
-            self.run = self._check_donated if spec.donated else self._run_static
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether `run` will stay the same function."""
-        return not self._spec.donated
-
-    def _check_donated(self, args: list[Any]) -> list[Any]:
-        """The first run: saved activations may turn out to share memory with each other."""
-        storages = [arg.untyped_storage().data_ptr() for arg in args if isinstance(arg, torch.Tensor)]
-        if any(storages.count(args[k].untyped_storage().data_ptr()) > 1 for k in self._spec.donated):
-            spec, name, arguments, cache = self._original
-            self.run = Executable(spec, name, arguments, (), cache).run
-        else:
             self.run = self._run_static
-        return self.run(args)
 
     def _run_static(self, args: list[Any]) -> list[Any]:
         results = self.binding.run(args, clear=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import sympy
@@ -12,6 +13,7 @@ from .space import Size
 
 __all__ = [
     "base_of",
+    "devices",
     "is_call",
     "is_item",
     "is_tensor",
@@ -161,6 +163,14 @@ def numel(node: Node) -> Size:
     for size in sizes(node):
         result = result * size
     return result
+
+
+def devices(nodes: Iterable[Node]) -> list[int]:
+    """Indices of the devices on which the nodes' tensors are, in the order of the nodes."""
+    values = [v if isinstance(v, (tuple, list)) else (v,) for v in map(value, nodes)]
+    tensors = [v for several in values for v in several if isinstance(v, torch.Tensor)]
+    here = [v.device for v in tensors if v.device.type == "neuron"]
+    return list(dict.fromkeys(device.index or 0 for device in here))
 
 
 def itemsize(node: Node) -> int:

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import sympy
 import torch
 from torch.fx import Node
 
-from torch_neuronx.jit.kernel import Instruction, Int, Kernel, Operand, Variable
+from torch_neuronx.jit.kernel import Instruction, Kernel, Operand
 from torch_neuronx.jit.stage import Lane
 
 from . import graph as g
-from .elements import DTYPES, ELEMENTS, SOURCES, Value, as_number, is_element, lane
+from .elements import DTYPES, ELEMENTS, SOURCES, Value, is_element, lane
+from .instructions import NARROW, InstructionWriter
 from .reductions import REDUCTIONS, is_reduction
 from .regions import Region, Units, operand_layout
 from .space import Axis, Layout, MismatchError, Size, product
@@ -23,9 +23,6 @@ __all__ = ["WrittenKernel", "pull", "write_kernel"]
 
 aten = torch.ops.aten
 
-# Integer results of these may not fit their type.
-_WRAPPING = frozenset({"add", "sub", "mul", "neg", "abs", "pow", "shl", "floordiv", "truncdiv"})
-_NARROW = frozenset({torch.int32, torch.int16, torch.int8, torch.uint8})
 # Work of an instruction in loads or additions, for the choice of a grain.
 _COSTLY = frozenset(
     {
@@ -101,18 +98,16 @@ class _Access:
     layout: Layout
 
 
-class _Writer:
+class _Writer(InstructionWriter):
     """See :class:`.elements.Writer` and :class:`.reductions.RowWriter`."""
 
     def __init__(self, units: Units, region: Region, stored: Sequence[Node]) -> None:
+        super().__init__()
         self._units, self._region, self._stored = units, region, stored
         self._spaces = units.spaces
-        self._code: list[Instruction] = []
         self._axes: list[Axis | None] = []  # of `index` instructions
         self._accesses: list[_Access] = []
-        self._ints: list[Size] = []
         self._values: dict[Node, Value] = {}
-        self._known: dict[Any, Value] = {}  # instructions by content
 
     def write(self) -> WrittenKernel:
         """Everything, in the order of the graph."""
@@ -135,6 +130,7 @@ class _Writer:
         layout = self._units.layouts[node]
         first = 1 if node.target in (aten.copy_.default, aten.copy.default) else 0
         args = [None] * first + [self._argument(a, layout) for a in node.args[first:]]
+        self._source_layout = layout
         return ELEMENTS[node.target](self, node, args)
 
     def _argument(self, argument: Any, layout: Layout) -> Any:
@@ -175,45 +171,9 @@ class _Writer:
             self._values[user] = results[user.args[1]]  # type: ignore[index]
 
     # -- Instructions --------------------------------------------------------------------------------------------------
-    def _emit(self, instruction: Instruction, dtype: torch.dtype, key: Any = None) -> Value:
-        key = (instruction, key)
-        if key not in self._known:
-            self._code.append(instruction)
-            self._axes.append(key[1] if instruction.op == "index" else None)
-            self._known[key] = Value(len(self._code) - 1, dtype)
-        place = self._known[key].place
-        return Value(place, dtype)
-
-    def op(self, name: str, args: Sequence[Value], dtype: torch.dtype) -> Value:
-        of = args[1] if name == "select" else args[0]
-        source = lane(of.dtype) if lane(of.dtype) != lane(dtype) else None
-        value = self._emit(Instruction(name, lane(dtype), tuple(a.place for a in args), source=source), dtype)
-        return self.rounded(value) if name in _WRAPPING and dtype in _NARROW else value
-
-    def constant(self, number: Any, dtype: torch.dtype) -> Value:
-        expression = g.size_of(number) if isinstance(number, torch.SymInt) else number
-        if isinstance(expression, sympy.Expr):
-            value = self._emit(Instruction("constant", Lane.I64, constant=self._int(expression)), torch.int64)
-            return self.convert(value, dtype)
-        number = as_number(expression, dtype)
-        # -0.0 and 0.0 are equal, and so are True and 1.
-        return self._emit(Instruction("constant", lane(dtype), constant=number), dtype, key=repr(number))
-
-    def convert(self, value: Value, dtype: torch.dtype) -> Value:
-        if value.dtype == dtype:
-            return value
-        source, target = lane(value.dtype), lane(dtype)
-        result = value
-        if source != target:
-            result = self._emit(Instruction("cast", target, (value.place,), source=source), dtype)
-        narrow = dtype in _NARROW and value.dtype != torch.bool and not _fits(value.dtype, dtype)
-        return self.rounded(Value(result.place, dtype)) if narrow else Value(result.place, dtype)
-
-    def rounded(self, value: Value) -> Value:
-        memory = DTYPES[value.dtype]
-        if value.dtype in (torch.float32, torch.float64, torch.int64, torch.bool):
-            return value
-        return self._emit(Instruction("round", lane(value.dtype), (value.place,), dtype=memory), value.dtype)
+    def _append(self, instruction: Instruction, key: Any) -> None:
+        super()._append(instruction, key)
+        self._axes.append(key[1] if instruction.op == "index" else None)
 
     def index(self, size_of: Node) -> Value:
         (axes,) = self._source_layout or ((),)
@@ -228,31 +188,18 @@ class _Writer:
                 value = own
         return value
 
-    def constant_size(self, size: Size) -> Value:
-        """A size as value."""
-        if isinstance(size, int):
-            return self.constant(size, torch.int64)
-        return self._emit(Instruction("constant", Lane.I64, constant=self._int(size)), torch.int64)
-
     def reduce(self, name: str, value: Value, dtype: torch.dtype) -> Value:
         if value.dtype == torch.bool:
             name = {"max": "any", "min": "all"}.get(name, name)
         source = lane(value.dtype) if lane(value.dtype) != lane(dtype) else None
         result = self._emit(Instruction(f"reduce_{name}", lane(dtype), (value.place,), source=source), dtype)
-        return self.rounded(result) if dtype in _NARROW and name in ("sum", "prod") else result
+        return self.rounded(result) if dtype in NARROW and name in ("sum", "prod") else result
 
     def count(self, dtype: torch.dtype) -> Value:
         size = product(axis.size for axis in self._spaces.resolve(self._region.reduced))
         return (
             self.convert(self.constant_size(size), dtype) if not isinstance(size, int) else self.constant(size, dtype)
         )
-
-    def _int(self, size: Size) -> Int:
-        if isinstance(size, int):
-            return size
-        if size not in self._ints:
-            self._ints.append(size)
-        return Variable(self._ints.index(size))
 
     # -- Memory --------------------------------------------------------------------------------------------------------
     def _load(self, tensor: Node, layout: Layout) -> Value:
@@ -277,7 +224,7 @@ class _Writer:
         strides = [self._strides(access) for access in self._accesses]
         order = self._order(full, strides, stored)
         kept = [axis for axis in order if axis not in reduced]
-        inner = [axis for axis in order if axis in reduced]
+        inner = list(self._units.counted(self._region) or (axis for axis in order if axis in reduced))
         columns = self._region.columns and reduced
         segments = [kept[:-1], inner, kept[-1:]] if columns else [kept, inner]
         indexed = {axis for axis in self._axes if axis is not None}
@@ -348,8 +295,3 @@ class _Writer:
 
 def _typical(size: Size) -> int:
     return size if isinstance(size, int) else int(size.subs(dict.fromkeys(size.free_symbols, _TYPICAL)))
-
-
-def _fits(source: torch.dtype, target: torch.dtype) -> bool:
-    a, b = torch.iinfo(source) if not source.is_floating_point else None, torch.iinfo(target)
-    return a is not None and b.min <= a.min and a.max <= b.max

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_neuronx.jit.kernel import Kernel, Variable
 
-from .spec import IntRef, KernelStep, ProgramSpec, Tensor, TensorRef
+from .spec import FlexStep, IntRef, KernelStep, ProgramSpec, Tensor, TensorRef
 
 __all__ = ["listing"]
 
@@ -25,6 +25,14 @@ def _lines(spec: ProgramSpec, name: str) -> Iterable[str]:
         if isinstance(step, KernelStep):
             reads, writes = step.tensors[: -step.stored], step.tensors[-step.stored :]
             call = f"kernel {step.kernel}({', '.join(_tensor(spec, t) for t in reads)})"
+        elif isinstance(step, FlexStep):
+            read = [_tensor(spec, t) for t in step.tensors if t is not None and t not in step.stored]
+            codes = [
+                f"kernel {c.kernel}({', '.join(_tensor(spec, t) for t in c.captured)})" if c else "none"
+                for c in step.codes
+            ]
+            writes = step.stored
+            call = f"flex_attention{'_backward' if step.backward else ''}({', '.join([*read, *codes])})"
         else:
             args, kwargs = step.args
             shown = [_argument(spec, a) for a in args] + [f"{n}={_argument(spec, a)}" for n, a in kwargs.items()]

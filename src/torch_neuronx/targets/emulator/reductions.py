@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,10 +11,11 @@ import torch
 from torch.fx import Node
 
 from . import graph as g
-from .elements import DTYPES, Value, Writer
+from .elements import DTYPES, Value, Writer, kernels_available
 from .space import is_one
+from .split import LEAST_ELEMENTS, MOST_UNITS
 
-__all__ = ["REDUCTIONS", "Reduction", "along_columns", "is_reduction", "reduced_dims"]
+__all__ = ["PLACES", "REDUCTIONS", "Reduction", "along_columns", "is_long", "is_reduction", "reduced_dims"]
 
 aten = torch.ops.aten
 
@@ -37,6 +39,8 @@ class Reduction:
 
 
 REDUCTIONS: dict[Any, Reduction] = {}
+# Their results count elements in the order of the operand's dimensions.
+PLACES = frozenset({aten.argmax.default, aten.argmin.default})
 
 
 def _result_dtype(node: Node) -> torch.dtype:
@@ -72,10 +76,21 @@ def along_columns(node: Node) -> bool:
     return bool(inner) and inner[0] not in dims
 
 
+def is_long(node: Node) -> bool:
+    """Whether much becomes so little that it is done in two steps (split.py), whose results come too late for more."""
+    operand = node.args[0]
+    assert isinstance(operand, Node)
+    sizes, dims = g.sizes(operand), reduced_dims(node)
+    if not all(isinstance(size, int) for size in sizes):
+        return False
+    kept = math.prod(size for d, size in enumerate(sizes) if d not in dims)
+    return kept <= MOST_UNITS and math.prod(sizes) >= LEAST_ELEMENTS
+
+
 def is_reduction(node: Node) -> bool:
     """Whether a kernel can compute this node."""
     reduction = REDUCTIONS.get(node.target)
-    if reduction is None:
+    if reduction is None or not kernels_available():
         return False
     operand = _operand(node)
     results = g.value(node)
@@ -91,7 +106,7 @@ def is_reduction(node: Node) -> bool:
         not isinstance(sizes[d], int) and not sizes[d].is_positive for d in reduced_dims(node)
     ):
         return False  # may be empty
-    return not (reduction.twice and along_columns(node))
+    return not (reduction.twice and (along_columns(node) or is_long(node)))
 
 
 def _plain(name: str, inner: Callable[[Node], torch.dtype] | None = None) -> Reduction:

@@ -17,7 +17,7 @@ from torch.fx import Graph, Node
 
 from . import graph as g
 from .elements import SOURCES, is_element
-from .reductions import along_columns, is_reduction, reduced_dims
+from .reductions import PLACES, along_columns, is_long, is_reduction, reduced_dims
 from .space import Axis, Layout, MismatchError, Spaces, is_one
 
 __all__ = ["Region", "Unit", "Units"]
@@ -47,6 +47,7 @@ class Region(Unit):
     full: tuple[Axis, ...] = ()  # the whole space
     reduced: tuple[Axis, ...] = ()
     columns: bool = False
+    one_way: bool = False  # results of reductions cannot be used for the whole space again
     operands: dict[Node, Layout] = field(default_factory=dict)  # read from memory
 
 
@@ -62,6 +63,7 @@ class Units:
         self._place = {node: k for k, node in enumerate(graph.nodes)}
         self._touched: dict[Node, int] = {}  # bits: who has read or written an input's or a result's memory
         self._readers: dict[Node, list[Region]] = {}
+        self._last_draw = 0  # bits: all ops so far that draw random numbers, each before the next
         for node in graph.nodes:
             self._take(node)
 
@@ -91,6 +93,22 @@ class Units:
         """Whether the region has one value of this node for each kept index."""
         reduced = set(self.spaces.resolve(region.reduced))
         return not any(axis in reduced for axes in self.layouts[node] for axis in self.spaces.resolve(axes))
+
+    def counted(self, region: Region) -> tuple[Axis, ...] | None:
+        """The reduced loops, outermost first, as places are counted along them; None where nobody counts.
+
+        Raises:
+            MismatchError: two reductions count in another order.
+        """
+        order: tuple[Axis, ...] | None = None
+        for node in region.nodes:
+            if node.target in PLACES:
+                layout = self.operand_layouts[node]
+                own = self.spaces.resolve(axis for dim in reduced_dims(node) for axis in layout[dim])
+                if order is not None and own != order:
+                    raise MismatchError("places in another order")
+                order = own
+        return order
 
     # -- One node ------------------------------------------------------------------------------------------------------
     def _take(self, node: Node) -> None:
@@ -183,6 +201,7 @@ class Units:
             full=tuple(axis for axes in layout for axis in axes),
             reduced=tuple(axis for d in dims for axis in layout[d]),
             columns=along_columns(node),
+            one_way=along_columns(node) or is_long(node),
             operands={operand: layout},
         )
         self._add(region, node)
@@ -195,6 +214,9 @@ class Units:
                 unit.needs |= maker.members | maker.needs
             if is_written(node, operand):  # whoever has touched the memory came before
                 before |= self._touched.get(g.base_of(operand), 0)
+        if is_draw(node):
+            before |= self._last_draw
+            self._last_draw |= unit.members
         for other in self._units:
             if other.members & before:
                 unit.needs |= other.members | other.needs
@@ -308,6 +330,7 @@ class Units:
             full=full,
             reduced=tuple(axis for axis in full if axis in reduced),
             columns=a.columns if reduced_a else b.columns,
+            one_way=a.one_way or b.one_way,
             operands={
                 operand: layout
                 for part in (b, a)
@@ -323,17 +346,18 @@ class Units:
             MismatchError: say what.
         """
         members = set(region.nodes)
+        self.counted(region)
         for node in region.nodes:
             if g.is_update(node):
                 self._check_update(region, node)
-            if not region.columns:
+            if not region.one_way:
                 continue
             for operand in operand_nodes(node):
                 source = g.made_as(operand)
                 if source not in members or not self.is_kept(region, source):
                     continue
                 if is_reduction(node) or not self.is_kept(region, node):
-                    raise MismatchError("columns have no way back to the whole space")
+                    raise MismatchError("there is no way back to the whole space")
 
     def _check_update(self, region: Region, update: Node) -> None:
         """In place only where an element is read and written by the same turn of a loop, and not before others do."""
@@ -366,6 +390,11 @@ class Units:
         for readers in self._readers.values():
             if a in readers or b in readers:
                 readers[:] = [r for r in readers if r is not a and r is not b] + [merged]
+
+
+def is_draw(node: Node) -> bool:
+    """Whether an op draws random numbers."""
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
 def operand_nodes(node: Node) -> list[Node]:

@@ -1,8 +1,9 @@
 """Memory whose contents nobody needs any more is used again.
 
-Three ways, in this order: a kernel without reductions writes over an operand that it reads for the last time; results
-go into saved activations that a backward graph has read for the last time ("donated" arguments); what is left shares
-one block (memory.py).
+A kernel without reductions writes over an operand that it reads for the last time. Large intermediate results get
+blocks of their own, and give them back, as arguments that nobody else has ("donated": saved activations), after the
+last step that reads them: what is given back is there for later steps, results among them. Small ones share one block
+for the whole run (memory.py).
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ from collections.abc import Iterator, Sequence
 
 from torch_neuronx.jit.kernel import Kernel
 
-from .spec import Buffer, CallStep, KernelStep, ProgramSpec, Tensor, TensorRef
+from .spec import Buffer, CallStep, FlexStep, KernelStep, ProgramSpec, Tensor, TensorRef
 
 __all__ = ["reuse_memory"]
 
-# Smaller results stay where they are: a kernel of its own for each alias costs more than the memory.
+# Smaller results stay where they are: a kernel of its own for each alias, or a call of the allocator, costs more than
+# the memory.
 _LEAST_BYTES = 65536
-# A result that a user may keep holds the whole memory of the argument.
-_MOST_WASTE = 1.25
 
 
 def reuse_memory(spec: ProgramSpec, donated: Sequence[int]) -> ProgramSpec:
@@ -61,7 +61,9 @@ class _Reuse:
     def run(self, donated: Sequence[int]) -> None:
         for k in range(len(self._spec.steps)):
             self._write_over(k)
-        self._use_donated(donated)
+        leaving = {output.argument for output in self._spec.outputs}
+        leaving |= {self._spec.tensors[output.tensor].buffer for output in self._spec.outputs if output.tensor >= 0}
+        self._spec.donated = [(k, self._last.get(k, -1)) for k in donated if k not in leaving]
         self._note_lives()
 
     # -- In place ------------------------------------------------------------------------------------------------------
@@ -136,56 +138,18 @@ class _Reuse:
             spec.work.append(spec.work[number])
         return spec.kernels.index(kernel)
 
-    # -- Donated arguments ---------------------------------------------------------------------------------------------
-    def _use_donated(self, donated: Sequence[int]) -> None:
-        spec = self._spec
-        space = {argument: self._donated_bytes(argument) for argument in donated}
-        lives: dict[int, list[tuple[int, int]]] = {
-            k: [(-1, self._last.get(k, -1))] for k, nbytes in space.items() if nbytes >= _LEAST_BYTES
-        }
-        fresh = [b for b in self._first if spec.buffers[b].kind in ("arena", "output")]
-        for buffer in sorted(fresh, key=lambda b: (-self._bytes(spec.buffers[b]), self._first[b])):
-            nbytes, first, last = self._bytes(spec.buffers[buffer]), self._first[buffer], self._last[buffer]
-            if nbytes < _LEAST_BYTES:
-                continue
-            limit = nbytes * _MOST_WASTE if spec.buffers[buffer].kind == "output" else float("inf")
-            places = [
-                k
-                for k, taken in lives.items()
-                if nbytes <= space[k] <= limit and all(end < first or last < start for start, end in taken)
-            ]
-            if not places:
-                continue
-            place = min(places, key=lambda k: space[k])
-            lives[place].append((first, last))
-            spec.donated = sorted({*spec.donated, place})
-            spec.tensors[:] = [dataclasses.replace(t, buffer=place) if t.buffer == buffer else t for t in spec.tensors]
-            self._first.pop(buffer)
-            self._last.pop(buffer)
-
-    def _donated_bytes(self, argument: int) -> int:
-        """The size of an argument that is met as one dense tensor; else 0."""
-        own = [t for t in self._spec.tensors if t.buffer == argument]
-        whole = [t for t in own if self._spec.ints[t.offset] == 0 and self._is_dense(t)]
-        return max((self._size(t) for t in whole), default=0)
-
-    def _is_dense(self, tensor: Tensor) -> bool:
-        ints = self._spec.ints
-        expected = 1
-        for size, stride in sorted(zip(tensor.sizes, tensor.strides, strict=True), key=lambda d: int(ints[d[1]])):
-            if ints[size] != 1 and ints[stride] != expected:
-                return False
-            expected *= int(ints[size])
-        return True
-
     # -- Lives ---------------------------------------------------------------------------------------------------------
     def _note_lives(self) -> None:
         spec = self._spec
         for k, buffer in enumerate(spec.buffers):
             if buffer.kind in ("arena", "output"):
                 if k in self._first or any(t.buffer == k for t in spec.tensors):
+                    large = buffer.kind == "arena" and self._bytes(buffer) >= _LEAST_BYTES and k in self._first
                     spec.buffers[k] = dataclasses.replace(
-                        buffer, first=self._first.get(k, 0), last=self._last.get(k, 0)
+                        buffer,
+                        kind="block" if large else buffer.kind,
+                        first=self._first.get(k, 0),
+                        last=self._last.get(k, 0),
                     )
                 else:  # its tensors are elsewhere
                     spec.buffers[k] = Buffer("none")
@@ -200,10 +164,14 @@ class _Reuse:
         return elements * tensor.dtype.itemsize
 
 
-def _tensors(step: CallStep | KernelStep) -> Iterator[int]:
+def _tensors(step: CallStep | KernelStep | FlexStep) -> Iterator[int]:
     """All tensors that a step reads or writes."""
     if isinstance(step, KernelStep):
         yield from step.tensors
+        return
+    if isinstance(step, FlexStep):
+        yield from (tensor for tensor in step.tensors if tensor is not None)
+        yield from (tensor for code in step.codes if code is not None for tensor in code.captured)
         return
     yield from (out for out in step.outs if out is not None)
     args, kwargs = step.args

@@ -14,14 +14,26 @@ from torch_neuronx.jit.kernel import Kernel
 
 from .space import Size
 
-__all__ = ["Buffer", "CallStep", "IntRef", "KernelStep", "Output", "ProgramSpec", "SymbolSource", "Tensor", "TensorRef"]
+__all__ = [
+    "Buffer",
+    "CallStep",
+    "FlexStep",
+    "IntRef",
+    "KernelStep",
+    "Output",
+    "ProgramSpec",
+    "SymbolSource",
+    "Tensor",
+    "TensorRef",
+    "TileCode",
+]
 
 
 @dataclass(frozen=True)
 class Buffer:
     """Memory. Kinds: `input` (of argument `index`), `output` (a block of its own), `arena` (part of the one block that
-    all intermediate results share, alive during steps `first` to `last`), `constant` (tensor `index` of the program),
-    `none` (its tensors have been placed in another one)."""
+    small intermediate results share, alive during steps `first` to `last`), `block` (one of its own for these steps),
+    `constant` (tensor `index` of the program), `none` (its tensors have been placed in another one)."""
 
     kind: str
     index: int = -1
@@ -79,6 +91,28 @@ class KernelStep:
 
 
 @dataclass(frozen=True)
+class TileCode:
+    """Kernel number `kernel` for tiles of scores, with the tensors and the numbers that it needs besides them."""
+
+    kernel: int
+    captured: tuple[int, ...]
+    ints: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FlexStep:
+    """FlexAttention or its gradient, see flex.py. `tensors` by role; `blocks` are places in ints."""
+
+    backward: bool
+    tensors: tuple[int | None, ...]
+    scale: float
+    blocks: tuple[int, int]
+    codes: tuple[TileCode | None, ...]
+    stored: tuple[int, ...]  # of the tensors, those that are written
+    label: str
+
+
+@dataclass(frozen=True)
 class Output:
     """A result: argument `argument` as it came, or tensor `tensor`, or None, or entry `number` of ints."""
 
@@ -109,10 +143,10 @@ class ProgramSpec:
     tensors: list[Tensor] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
     work: list[float] = field(default_factory=list)  # per kernel: of an element
-    steps: list[CallStep | KernelStep] = field(default_factory=list)
+    steps: list[CallStep | KernelStep | FlexStep] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     constants: list[torch.Tensor] = field(default_factory=list)
-    donated: list[int] = field(default_factory=list)  # arguments whose memory results have taken over
+    donated: list[tuple[int, int]] = field(default_factory=list)  # arguments nobody else has, their last steps
     synchronous: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""The three forms of kernels: which loops there are, and what is done in which of them."""
+"""Kernels with reductions: which loops there are, and what is done in which of them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from .kernel_passes import Pass, passes
 from .kernel_values import Place
 from .values import FLOATS, SIZES, float_constant
 
-__all__ = ["COLUMN_BLOCK", "POINTWISE_BLOCK", "SCRATCH_ALIGNMENT", "Columns", "Pointwise", "Rows"]
+__all__ = ["COLUMN_BLOCK", "SCRATCH_ALIGNMENT", "Columns", "Rows"]
 
-POINTWISE_BLOCK = 8192
 COLUMN_BLOCK = 128
 SCRATCH_ALIGNMENT = 16  # elements
 
@@ -20,49 +19,12 @@ SCRATCH_ALIGNMENT = 16  # elements
 _ROWS = 4
 _ROWS_CODE = 24  # no more than so many instructions are written several times
 
-# Long sums are taken in parts, or else their last digits would be lost: so many elements of a row, rows of columns.
+# Long sums are taken in parts, which are added up in f64, or else their last digits would be lost: so many elements of
+# a row, rows of columns.
 _PART_OF_ROW = 4096
 _PART_OF_COLUMN = 256
 
-# See :mod:`.codegen` for why.
-_MAX_INTERLEAVE = 4
-_MAX_INTERLEAVE_ROWS = 2
-
-
-class Pointwise(Function):
-    def work(self, at: Place) -> None:
-        sizes = self.kernel.sizes
-        ((pass_,), _) = passes(self.kernel)
-        last = len(sizes) - 1
-        inner = [place for place in pass_.body if last in self.varies[place]]
-        for place in pass_.body:
-            if not self.varies[place]:
-                self.instruction(place, at)
-        operands = self.operands_of(pass_.body, pass_.stores)
-
-        def innermost(at: Place, start: str, end: str) -> None:
-            loop = self.begin_loop(start, end)
-            self.enter(at, last, loop.index, operands)
-            for place in inner:
-                self.instruction(place, at)
-            for place in pass_.stores:
-                self.store(place, at)
-            self.end_loop(loop, hints=self.hints(inner, _MAX_INTERLEAVE if last == 0 else _MAX_INTERLEAVE_ROWS))
-
-        if last == 0:
-            innermost(at, "%begin", "%end")
-            return
-
-        def unit(indices: list[str]) -> None:
-            outer = at.copy()
-            for dim in range(last):
-                self.enter(outer, dim, indices[dim], operands)
-            for place in pass_.body:
-                if self.varies[place] and last not in self.varies[place]:
-                    self.instruction(place, outer)
-            innermost(outer, *self.block(indices[last:], POINTWISE_BLOCK)[:2])
-
-        self.over_units([*map(self.number, sizes[:last]), *self.blocks(POINTWISE_BLOCK)], unit)
+_MAX_INTERLEAVE = 2  # see :mod:`.codegen` for why
 
 
 class _Reduction:
@@ -94,6 +56,11 @@ class _Reduction:
     def loses_digits(self) -> bool:
         return self.op == "sum" and self.type_ in FLOATS
 
+    @property
+    def total_type(self) -> str:
+        """Of parts that are added up."""
+        return "double" if self.loses_digits else self.type_
+
     def combined(self, accumulated: str, at: Place) -> str:
         """What was accumulated so far, with one more value."""
         return self.both(accumulated, self.function.argument(self.arg, at, self.type_))
@@ -111,6 +78,12 @@ class _Reduction:
         name = f"llvm.{self.op}imum.{'f32' if type_ == 'float' else 'f64'}"
         f.declared.add(f"declare {type_} @{name}({type_}, {type_})")
         return f.emit(f"call reassoc nsz {type_} @{name}({type_} {accumulated}, {type_} {value})")
+
+    def with_part(self, total: str, part: str) -> str:
+        """What was accumulated over some parts, with one more."""
+        if not self.loses_digits:
+            return self.both(total, part)
+        return self.function.emit(f"fadd double {total}, {self.function.cast(self.type_, 'double', part)}")
 
     def better(self, best: str, value: str) -> str:
         """For argmax and argmin: whether a value that comes later takes the place of the best one so far."""
@@ -187,11 +160,12 @@ class Rows(Function):
                 return loop(depth, at, first, position, "0", size)
             if not any(r.loses_digits for r in reductions) or (size.isdigit() and int(size) <= 2 * _PART_OF_ROW):
                 return loop(depth, at, first, position, "0", size)
-            parts = self.begin_loop("0", size, carried(first), step=_PART_OF_ROW)
+            wide = [(r.total_type, self.cast(r.type_, r.total_type, a)) for r, a in zip(reductions, first, strict=True)]
+            parts = self.begin_loop("0", size, wide, step=_PART_OF_ROW)
             end = self.int_operation("min", "i64", [self.total(parts.index, str(_PART_OF_ROW)), size])
             part = loop(depth, at, [r.first() for r in reductions], position, parts.index, end)
-            self.end_loop(parts, [r.both(a, b) for r, a, b in zip(reductions, parts.values, part, strict=True)])
-            return parts.values
+            self.end_loop(parts, [r.with_part(a, b) for r, a, b in zip(reductions, parts.values, part, strict=True)])
+            return [self.cast(r.total_type, r.type_, a) for r, a in zip(reductions, parts.values, strict=True)]
 
         def carried(values: list[str]) -> list[tuple[str, str]]:
             return [(r.type_, value) for r, value in zip(reductions, values, strict=True)]
@@ -216,7 +190,7 @@ class Rows(Function):
             for place in pass_.stores:
                 self.store(place, at)
             values = [r.combined(a, at) for r, a in zip(reductions, loop.values, strict=True)]
-            self.end_loop(loop, values, self.hints(body, _MAX_INTERLEAVE_ROWS))
+            self.end_loop(loop, values, self.hints(body, _MAX_INTERLEAVE))
             return loop.values
 
         results = level(0, at, [r.first() for r in reductions], "0")
@@ -286,7 +260,7 @@ class Columns(Function):
         operands = self.operands_of(self.body, self.early, self.ending, self.late)
         arrays = [(self._array(r.type_), self._array(r.index_type)) for r in self.reductions]
         parted = self._takes_parts()
-        totals = [self._array(r.type_ if parted and r.loses_digits else "") for r in self.reductions]
+        totals = [self._array(r.total_type if parted and r.loses_digits else "") for r in self.reductions]
         fixed = [place for place in sorted(self.depths) if self.depths[place] < 0]
 
         def unit(indices: list[str]) -> None:
@@ -295,20 +269,22 @@ class Columns(Function):
                 self.enter(here, dim, indices[dim], operands)
             for place in fixed:
                 self.instruction(place, here)
-            start, _, width = self.block(indices[len(outer) :], COLUMN_BLOCK)
+            start, end = self.block(sizes[-1], indices[len(outer) :], COLUMN_BLOCK)
+            width = self.difference(end, start)
             loop = self.begin_loop("0", width)
             for r, (array, index_array), total in zip(self.reductions, arrays, totals, strict=True):
                 self._put(r.type_, r.first(), array, loop.index)
                 if r.index_type:
                     self._put(r.index_type, "0", index_array, loop.index)
                 if total:
-                    self._put(r.type_, r.first(), total, loop.index)
+                    self._put("double", "0.0", total, loop.index)
             self.end_loop(loop)
             self._accumulate(0, here, arrays, totals, start, width)
-            results = [(total or array, indices) for (array, indices), total in zip(arrays, totals, strict=True)]
-            self._finish(here, results, start, width)
+            self._finish(here, arrays, totals, start, width)
 
-        self.over_units([*(self.number(sizes[dim]) for dim in outer), *self.blocks(COLUMN_BLOCK)], unit)
+        self.over_units(
+            [*(self.number(sizes[dim]) for dim in outer), *self.blocks(self.kernel.sizes[-1], COLUMN_BLOCK)], unit
+        )
 
     # -- Accumulators -------------------------------------------------------------------------------------------------
 
@@ -379,7 +355,7 @@ class Columns(Function):
         if together > 1 and first == "0" and end.isdigit():
             whole = str(int(end) // together * together)
         elif together > 1:
-            count = self.emit(f"sub nsw i64 {end}, {first}")
+            count = self.difference(end, first)
             whole = self.total(first, self.emit(f"and i64 {count}, {-together}"))
         for begin, stop, step in [(first, whole, together), (whole, end, 1)]:
             if begin == stop:
@@ -394,7 +370,7 @@ class Columns(Function):
         for r, (array, _), total in zip(self.reductions, arrays, totals, strict=True):
             if total:
                 part = self._get(r.type_, array, loop.index)
-                self._put(r.type_, r.both(self._get(r.type_, total, loop.index), part), total, loop.index)
+                self._put("double", r.with_part(self._get("double", total, loop.index), part), total, loop.index)
                 self._put(r.type_, r.first(), array, loop.index)
         self.end_loop(loop)
 
@@ -424,14 +400,16 @@ class Columns(Function):
             self._put(r.type_, value, array, loop.index)
             if r.index_type:
                 self._put(r.index_type, index, index_array, loop.index)
-        self.end_loop(loop, hints=self.hints(body, _MAX_INTERLEAVE_ROWS))
+        self.end_loop(loop, hints=self.hints(body, _MAX_INTERLEAVE))
 
-    def _finish(self, at: Place, arrays: list[tuple[str, str]], start: str, width: str) -> None:
+    def _finish(self, at: Place, arrays: list[tuple[str, str]], totals: list[str], start: str, width: str) -> None:
         loop = self.begin_loop("0", width)
         self.enter(at, self.last, self.total(start, loop.index), self.operands_of(self.ending, self.late))
-        for place, r, (array, index_array) in zip(self.places, self.reductions, arrays, strict=True):
-            type_ = r.index_type or r.type_
-            at.values[place] = self._get(type_, index_array or array, loop.index)
+        for place, r, (array, index_array), total in zip(self.places, self.reductions, arrays, totals, strict=True):
+            if total:
+                at.values[place] = self.cast("double", r.type_, self._get("double", total, loop.index))
+            else:
+                at.values[place] = self._get(r.index_type or r.type_, index_array or array, loop.index)
         for place in self.ending:
             if self.depths[place] == len(self.kernel.reduced):
                 self.instruction(place, at)

@@ -23,7 +23,7 @@ LOGS := build/logs
 CPP := $(shell find csrc tests/cpp -name '*.cpp' -o -name '*.h' | sort)
 MODULES := $(shell find src -name '*.py' | sort)
 
-.PHONY: help setup build demo test check nightly lint format conform bench bench-adaptive docs clean distclean FORCE
+.PHONY: help setup build demo test check nightly lint format conform bench bench-adaptive bench-compile docs clean distclean FORCE
 
 help:
 	@echo "make setup    virtual environment, pinned requirements, the extension (all other targets do it when needed)"
@@ -36,6 +36,7 @@ help:
 	@echo "make format   let ruff and clang-format rewrite"
 	@echo "make conform  PyTorch's own op, module and optimizer databases against CPU results  (CONFORM_ARGS=...)"
 	@echo "make bench    ratios neuron / CPU eager                   (BENCH_ARGS=--quick)"
+	@echo "make bench-compile    torch.compile / CPU eager, Inductor"
 	@echo "make bench-adaptive   adaptive eager / CPU eager, Inductor, itself switched off"
 	@echo "make docs     regenerate docs/knobs.md, check links, run the examples in the pages"
 	@echo "make clean    remove what was built; make distclean: the virtual environment too"
@@ -101,6 +102,9 @@ nightly: build
 
 bench: build
 	@$(PY) -m benchmarks.eager $(BENCH_ARGS)
+
+bench-compile: build
+	@$(PY) -m benchmarks.compile $(BENCH_ARGS)
 
 bench-adaptive: build
 	@$(PY) -m benchmarks.adaptive $(BENCH_ARGS)

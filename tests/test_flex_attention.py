@@ -28,6 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
 ]
 
+SLOW = pytest.mark.slow  # most of the time is Dynamo's
 DOCUMENTS = torch.arange(300) // 70
 
 
@@ -61,16 +62,15 @@ def assert_attends(qkv: list[Tensor], mods: Mods, device: torch.device, eager: b
 @pytest.mark.parametrize(
     "mods",
     [
-        Mods(),
-        CAUSAL,
-        sliding_window(50),
-        documents(DOCUMENTS),
-        prefix(torch.tensor([17, 150])),
-        alibi(4),
-        SOFT_CAP,
-        Mods(score=SOFT_CAP.score, mask=CAUSAL.mask),
+        pytest.param(Mods(), id="plain", marks=SLOW),
+        pytest.param(CAUSAL, id="causal", marks=SLOW),
+        pytest.param(sliding_window(50), id="window", marks=SLOW),
+        pytest.param(documents(DOCUMENTS), id="documents"),
+        pytest.param(prefix(torch.tensor([17, 150])), id="prefix", marks=SLOW),
+        pytest.param(alibi(4), id="alibi"),
+        pytest.param(SOFT_CAP, id="soft cap", marks=SLOW),
+        pytest.param(Mods(score=SOFT_CAP.score, mask=CAUSAL.mask), id="soft cap causal"),
     ],
-    ids=["plain", "causal", "window", "documents", "prefix", "alibi", "soft cap", "soft cap causal"],
 )
 def test_scores_are_changed(mods, device):
     assert_attends(operands(2, 4, 2, 300, 300), mods, device)
@@ -81,27 +81,31 @@ def test_eager_gives_the_same(device):
         assert_attends(operands(2, 4, 2, 150, 150), mods, device, eager=True)
 
 
+@SLOW
 @pytest.mark.parametrize("block", [16, 64, (32, 128), (128, 48), 512])
 def test_block_sizes(block, device):
     assert_attends(operands(1, 2, 2, 200, 333), sliding_window(90), device, block=block)
 
 
+@SLOW
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 700), (5, 129), (17, 15), (129, 257)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lengths(queries, keys, dtype, device):
     assert_attends(operands(2, 4, 2, queries, keys, dtype=dtype), Mods(), device)
 
 
+@SLOW
 @pytest.mark.parametrize(("depth", "value_depth"), [(8, 8), (20, 36), (64, 128), (80, 17)])
 def test_depths(depth, value_depth, device):
     assert_attends(operands(1, 2, 1, 140, 140, depth, value_depth), CAUSAL, device)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=SLOW)])
 def test_low_precision(dtype, device):
     assert_attends(operands(2, 4, 2, 200, 200, 64, dtype=dtype), Mods(SOFT_CAP.score, CAUSAL.mask), device)
 
 
+@SLOW
 def test_double_precision_is_dense(device):
     qkv = operands(1, 2, 2, 20, 20, dtype=torch.float64)
     q, k, v = (t.to(device) for t in qkv)
@@ -109,6 +113,7 @@ def test_double_precision_is_dense(device):
     assert_near(out, torch.softmax(qkv[0] @ qkv[1].mT / math.sqrt(32), -1) @ qkv[2], strides=False)
 
 
+@SLOW
 def test_scale_is_taken(device):
     assert_attends(operands(1, 2, 2, 40, 40), CAUSAL, device, scale=0.3)
 
@@ -125,6 +130,7 @@ def test_rows_without_keys_give_zero(device):
     assert logsumexp[0, 0, 7].item() == -math.inf
 
 
+@SLOW
 def test_scores_that_are_not_finite(device):
     def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return torch.where(k == 3, torch.where(q == 5, math.nan, -math.inf), s)
@@ -137,12 +143,14 @@ def test_scores_that_are_not_finite(device):
     assert out[0, 0, 5].isnan().all()
 
 
+@SLOW
 def test_masks_of_their_own_for_batches_and_heads(device):
     lengths = torch.tensor([[30, 200, 77, 1], [128, 129, 5, 64]])
     mods = Mods(mask=lambda lengths: lambda b, h, q, k: k < lengths[b, h], captured=[lengths])
     assert_attends(operands(2, 4, 2, 140, 200), mods, device)
 
 
+@SLOW
 def test_one_mask_for_all(device):
     qkv = operands(2, 4, 2, 140, 140)
     q, k, v = (t.to(device) for t in qkv)
@@ -151,7 +159,7 @@ def test_one_mask_for_all(device):
     assert_near(out, dense_attention(*qkv, CAUSAL)[0], ATTENTION[torch.float32])
 
 
-@pytest.mark.parametrize("chained", [False, True])
+@pytest.mark.parametrize("chained", [pytest.param(False, marks=SLOW), True])
 def test_bias_for_each_score(chained, device):
     bias = torch.randn(2, 4, 60, 70)
     qkv = operands(2, 4, 2, 60, 70)
@@ -164,6 +172,7 @@ def test_bias_for_each_score(chained, device):
     assert_near(out, dense(*qkv, lambda s, b, h, q, k: s + bias[b, h, q, k], None)[0], ATTENTION[torch.float32])
 
 
+@SLOW
 def test_relative_bias_with_indices_from_the_end(device):
     table = torch.randn(4, 32)
     qkv = operands(1, 4, 4, 100, 100)
@@ -174,6 +183,7 @@ def test_relative_bias_with_indices_from_the_end(device):
     assert_attends(qkv, Mods(score=score, captured=[table]), device)
 
 
+@SLOW
 def test_keys_in_pages(device):
     """A paged cache: physical blocks of keys in any order, and a mask that knows the logical place of each."""
     page, pages = 32, 6
@@ -192,6 +202,7 @@ def test_keys_in_pages(device):
     assert_near(actual, out, ATTENTION[torch.float32])
 
 
+@SLOW
 def test_statistics_of_rows(device):
     qkv = operands(1, 2, 2, 50, 60)
     q, k, v = (t.to(device) for t in qkv)
@@ -203,6 +214,7 @@ def test_statistics_of_rows(device):
         assert_near(aux.max_scores, scores.amax(-1), ATTENTION[torch.float32])
 
 
+@SLOW
 def test_strides_are_those_of_the_query(device):
     q, k, v = (torch.randn(2, 40, 4, 32, device=device).transpose(1, 2) for _ in range(3))
     out = compiled(lambda q, k, v: flex_attention(q, k, v))(q, k, v)
@@ -225,6 +237,7 @@ def test_inside_a_larger_graph(device):
     assert_near(actual, layer(x, weights, lambda *qkv: dense_attention(*qkv, CAUSAL)[0]), ATTENTION[torch.float32])
 
 
+@SLOW
 def test_lengths_that_change(device):
     function = torch.compile(lambda q, k, v: flex_attention(q, k, v, SOFT_CAP.score()), backend="neuron", dynamic=True)
     for length in (40, 130, 300):
@@ -245,6 +258,7 @@ def test_scores_are_not_in_memory(device):
     assert torch.neuron.max_memory_allocated() - before < 2**21
 
 
+@SLOW
 def test_without_machine_code_it_is_dense(device, monkeypatch):
     monkeypatch.setattr("torch_neuronx.jit.available", lambda: False)
     assert_attends(operands(1, 2, 2, 60, 60), Mods(mask=CAUSAL.mask, score=SOFT_CAP.score), device)

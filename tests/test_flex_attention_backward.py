@@ -17,6 +17,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
 ]
 
+SLOW = pytest.mark.slow  # most of the time is Dynamo's
+
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
@@ -58,22 +60,30 @@ def assert_gradients(
 
 @pytest.mark.parametrize(
     "mods",
-    [Mods(), CAUSAL, sliding_window(50), documents(torch.arange(300) // 70), alibi(4), SOFT_CAP],
-    ids=["plain", "causal", "window", "documents", "alibi", "soft cap"],
+    [
+        pytest.param(Mods(), id="plain", marks=SLOW),
+        pytest.param(CAUSAL, id="causal", marks=SLOW),
+        pytest.param(sliding_window(50), id="window", marks=SLOW),
+        pytest.param(documents(torch.arange(300) // 70), id="documents"),
+        pytest.param(alibi(4), id="alibi", marks=SLOW),
+        pytest.param(SOFT_CAP, id="soft cap"),
+    ],
 )
 def test_gradients(mods, device):
     assert_gradients(operands(2, 4, 2, 300, 300), mods, device)
 
 
-@pytest.mark.parametrize("mods", [CAUSAL, alibi(4)], ids=["causal", "alibi"])
+@pytest.mark.parametrize("mods", [pytest.param(CAUSAL, id="causal", marks=SLOW), pytest.param(alibi(4), id="alibi")])
 def test_eager_gives_the_same(mods, device):
     assert_gradients(operands(2, 4, 2, 150, 150), mods, device, eager=True)
 
 
+@SLOW
 def test_output_alone(device):
     assert_gradients(operands(1, 2, 2, 70, 80), SOFT_CAP, device, lse=False)
 
 
+@SLOW
 def test_logsumexp_alone(device):
     qkv = operands(1, 2, 2, 70, 80)
     leaves = [t.to(device).requires_grad_() for t in qkv[:2]]
@@ -85,21 +95,24 @@ def test_logsumexp_alone(device):
         assert_near(have.grad, want.grad, ATTENTION_GRADIENTS[torch.float32])
 
 
+@SLOW
 @pytest.mark.parametrize("block", [16, (32, 128), 512])
 def test_block_sizes(block, device):
     assert_gradients(operands(1, 2, 2, 200, 233), sliding_window(90), device, block=block)
 
 
+@SLOW
 @pytest.mark.parametrize(("heads", "kv_heads", "queries", "keys"), [(1, 1, 300, 40), (3, 1, 1, 150), (4, 2, 129, 257)])
 def test_heads_and_lengths(heads, kv_heads, queries, keys, device):
     assert_gradients(operands(1, heads, kv_heads, queries, keys, 20), Mods(), device)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=SLOW)])
 def test_low_precision(dtype, device):
     assert_gradients(operands(2, 4, 2, 140, 140, 64, dtype=dtype), Mods(SOFT_CAP.score, CAUSAL.mask), device)
 
 
+@SLOW
 def test_rows_without_keys_have_no_gradient(device):
     allowed = torch.rand(100, 130) > 0.7
     allowed[40:60] = False
@@ -107,6 +120,7 @@ def test_rows_without_keys_have_no_gradient(device):
     assert_gradients(operands(2, 2, 2, 100, 130), mods, device, block=32)
 
 
+@SLOW
 def test_keys_that_want_no_gradient(device):
     q, k, v = (t.to(device) for t in operands(1, 2, 2, 70, 70))
     q.requires_grad_()
@@ -116,7 +130,7 @@ def test_keys_that_want_no_gradient(device):
     assert_near(q.grad, reference.grad, ATTENTION_GRADIENTS[torch.float32])
 
 
-@pytest.mark.parametrize("eager", [False, True], ids=["compiled", "eager"])
+@pytest.mark.parametrize("eager", [pytest.param(False, id="compiled"), pytest.param(True, id="eager", marks=SLOW)])
 def test_captured_tensors_that_are_learned(eager, device):
     qkv, bias = operands(2, 2, 2, 40, 40), torch.randn(2, 40, 40)
     reference = [t.clone().requires_grad_() for t in (*qkv, bias)]
@@ -166,6 +180,7 @@ def test_training(device):
         assert_near(have, want.detach(), ATTENTION[torch.float32], name)
 
 
+@SLOW
 def test_under_autocast(device):
     q, k, v = (t.to(device).requires_grad_() for t in operands(1, 2, 2, 60, 60))
     for function in (flex_attention, compiled(flex_attention)):
@@ -176,6 +191,7 @@ def test_under_autocast(device):
         assert gradient.dtype == torch.float32
 
 
+@SLOW
 def test_programs_are_found_in_the_cache(device, tmp_path):
     """Also those that call the dense functions, whose graphs go into the cache with them."""
     from torch._inductor.utils import fresh_cache

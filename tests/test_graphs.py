@@ -263,7 +263,8 @@ def test_many_signatures_do_not_take_the_plans_of_a_graph_away():
 
 
 def draws(x: Tensor) -> tuple[Tensor, ...]:
-    return F.dropout(x, 0.3), torch.rand(5, device=x.device), x.bernoulli(0.4), torch.randn_like(x)
+    permutation = torch.randperm(9, device=x.device)
+    return F.dropout(x, 0.3), torch.rand(5, device=x.device), x.bernoulli(0.4), torch.randn_like(x), permutation
 
 
 def test_replays_draw_what_eager_would():

@@ -289,6 +289,25 @@ def test_an_error_of_the_first_replay():
     assert torch.equal(y[1].cpu(), table.cpu()[[0, 0]])
 
 
+def test_static_tensors_that_are_gone():
+    def replaying(change: Callable[[list[torch.Tensor]], object]) -> Callable[[], object]:
+        static = [x()]
+        graph, _ = captured(lambda: static[0] * 2 + 1)
+        graph.replay()
+        change(static)
+        return graph.replay
+
+    for change in (list.clear, lambda static: static[0].resize_(1000)):
+        with pytest.raises(RuntimeError, match=r"'aten::mul\.Tensor' reads or writes in it is gone"):
+            replaying(change)()
+    static = [x()]
+    graph, _ = captured(lambda: static[0] + 1)
+    outer, _ = captured(graph.replay)
+    static.clear()
+    with pytest.raises(RuntimeError, match="is gone"):
+        outer.replay()
+
+
 def test_blocking_launches_raise_at_the_replay(tmp_path: Path):
     program = """
         import torch

@@ -89,9 +89,11 @@ def _compiled(info: OpInfo, dynamic: bool) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return whole(*args, **kwargs)
-        except torch._dynamo.exc.BackendCompilerFailed:
-            raise
-        except torch._dynamo.exc.TorchDynamoException:
+        except torch._dynamo.exc.TorchDynamoException as error:
+            # An error of the compiler itself stands; where PyTorch cannot trace it in one graph, it may in several.
+            inner = getattr(error, "inner_exception", error)
+            if not type(inner).__module__.startswith("torch."):
+                raise
             torch._dynamo.reset()
             return torch.compile(lambda *args, **kwargs: op(*args, **kwargs), **options)(*args, **kwargs)
 
@@ -119,7 +121,7 @@ def _gradient(info: OpInfo, sample: SampleInput, op: Callable[..., Any]) -> Call
     def call(place: Placement) -> Observation:
         first, args, kwargs = arguments_of(info, sample, place)
         inputs = [tensor for tensor in tensors((first, args, kwargs)) if tensor.requires_grad]
-        results = op(first, *args, **kwargs)
+        results = map_leaves(_resolved, op(first, *args, **kwargs))
         outputs = [tensor for tensor in tensors(sample.output_process_fn_grad(results)) if tensor.requires_grad]
         if not inputs or not outputs:
             raise TypeError("nothing to differentiate")

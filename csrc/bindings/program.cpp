@@ -225,8 +225,8 @@ class Arguments {
   // Whether nobody else has the tensor or its memory.
   bool is_alone(std::size_t i) const {
     const auto* t = tensors_[i];
-    return Py_REFCNT(objects_[i]) == 1 && t && t->has_storage() && c10::raw::intrusive_ptr::use_count(tensors_[i]) == 1 &&
-           t->unsafe_storage().use_count() == 1;
+    return Py_REFCNT(objects_[i]) == 1 && t && t->has_storage() &&
+           c10::raw::intrusive_ptr::use_count(tensors_[i]) == 1 && t->unsafe_storage().use_count() == 1;
   }
 
  private:

@@ -202,6 +202,11 @@ void run_captured(Call& call, Stack* stack, runtime::Capture& capture) {
   give_results(call, std::move(results), stack);
 }
 
+void note_use(runtime::Capture& capture, c10::ArrayRef<c10::TensorImpl*> tensors, const std::string& op) {
+  for (auto* t : tensors)
+    if (is_neuron(t) && t->has_storage()) capture.use(t->unsafe_storage().unsafeGetStorageImpl(), op);
+}
+
 void check_use_outside(const c10::TensorImpl& tensor, const driver::Queue& queue, std::string_view what) {
   if (!is_neuron(&tensor) || !tensor.has_storage() || runtime::capture_of(queue)) return;
   if (auto* capture = runtime::capture_owning(tensor.unsafe_storage().data()))

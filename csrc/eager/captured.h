@@ -14,6 +14,9 @@ bool can_capture(const Call& call);
 // be none.
 void run_captured(Call& call, torch::jit::Stack* stack, runtime::Capture& capture);
 
+// The capture's launches of `op` use the device tensors among these.
+void note_use(runtime::Capture& capture, c10::ArrayRef<c10::TensorImpl*> tensors, const std::string& op);
+
 // Raises when the call is made on a stream that is not captured, and uses memory that an open capture has taken.
 void check_use_outside(const Call& call, const driver::Queue& queue);
 void check_use_outside(const c10::TensorImpl& tensor, const driver::Queue& queue, std::string_view what);

@@ -64,6 +64,7 @@ void launch_raw(c10::DeviceIndex device, const RawCopy& copy, bool wait) {
 void capture_raw(runtime::Capture& capture, const at::Tensor& to, const at::Tensor& from, const at::Tensor& host) {
   launch_raw(capture.device(), {address(to), address(from), to.nbytes()}, /*wait=*/false);
   capture.keep(std::make_shared<const c10::Storage>(host.storage()));
+  note_use(capture, {to.unsafeGetTensorImpl(), from.unsafeGetTensorImpl()}, "copy");
 }
 
 void capture_host_to_device(runtime::Capture& capture, at::Tensor& to, const at::Tensor& from, bool non_blocking) {

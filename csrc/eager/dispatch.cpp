@@ -45,7 +45,6 @@ const std::unordered_set<std::string_view>& in_one_piece() {
                                                           "logspace",
                                                           "eye",
                                                           "eye.m",
-                                                          "randperm",
                                                           "randperm.generator",
                                                           "clone",
                                                           "repeat",

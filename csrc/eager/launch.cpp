@@ -106,8 +106,10 @@ bool launch(Call& call, Results& results) {
       results.emplace_back();  // undefined, or an argument that the caller has at hand
   }
   count(g_counters.launched);
-  if (auto* capture = runtime::capture_of(queue); C10_UNLIKELY(capture != nullptr))
+  if (auto* capture = runtime::capture_of(queue); C10_UNLIKELY(capture != nullptr)) {
     capture->keep(plan->shared_from_this());
+    note_use(*capture, call.tensors(), op.name);
+  }
   if (C10_UNLIKELY(op.takes_generator)) {
     launch_with_generator(call, *plan, queue, site, results);
     return true;

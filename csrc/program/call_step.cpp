@@ -35,9 +35,6 @@ constexpr Replacement kReplacements[] = {
     {"aten::native_dropout_backward", "", "neuron::dropout_backward", ""},
 };
 
-// Its tags say that it draws, but its kernel for the CPU has no dropout.
-constexpr std::string_view kDrawsNothing = "aten::_scaled_dot_product_flash_attention_for_cpu";
-
 }  // namespace
 
 eager::OpInfo* op_for_step(const char* name, const char* overload) {
@@ -50,7 +47,7 @@ eager::OpInfo* op_for_step(const char* name, const char* overload) {
   const auto handle = c10::Dispatcher::singleton().findSchema({name, overload});
   if (!handle) return nullptr;
   auto& op = eager::op_info(*handle);
-  if (!op.recordable || (op.draws_unseeded && op.name != kDrawsNothing)) return nullptr;
+  if (!op.recordable || op.draws_unseeded) return nullptr;
   return &op;
 }
 

@@ -20,7 +20,8 @@ class Frame {
  public:
   explicit Frame(Program& program);
 
-  // `bases`: of the arguments, of the fresh outputs, of the arena, of the blocks. They stay in place until the run has ended.
+  // `bases`: of the arguments, of the fresh outputs, of the arena, of the blocks. They stay in place until the run has
+  // ended.
   void prepare(const Binding& binding, void* const* bases, const at::Generator& generator);
   // `site`: the line that launched the run, null where unknown.
   void run(const eager::LaunchSite* site);

@@ -103,12 +103,13 @@ c10::MempoolId_t Graph::pool() const {
 void Graph::record_replay(runtime::Capture& outer, driver::Queue& queue) {
   for (const auto& generator : capture_->generators())
     outer.add_generator(*static_cast<runtime::NeuronGenerator*>(generator.get()));
+  outer.use_all(*capture_);
   outer.keep(capture_);
   driver::submit(queue, "graph", [capture = capture_.get()] { capture->run(); });
 }
 
 void Graph::replay() {
-  captured("replay()");
+  captured("replay()").check_inputs();
   auto& queue = runtime::current_queue(capture_->device());
   if (auto* outer = runtime::capture_of(queue)) return record_replay(*outer, queue);
   std::lock_guard one_at_a_time(replaying_);

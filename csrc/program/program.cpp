@@ -54,9 +54,8 @@ void Program::order_memory_events() {
   }
   for (const auto& donated : description_.donated)
     events.push_back({donated.last, true, {MemoryEvent::Kind::kReleaseArgument, donated.argument}});
-  std::stable_sort(events.begin(), events.end(), [](const At& a, const At& b) {
-    return a.step != b.step ? a.step < b.step : a.after < b.after;
-  });
+  std::stable_sort(events.begin(), events.end(),
+                   [](const At& a, const At& b) { return a.step != b.step ? a.step < b.step : a.after < b.after; });
   for (const auto& at : events) memory_events_.push_back(at.event);
   releases_early_ = blocks_ || !description_.donated.empty();
 }

@@ -172,7 +172,12 @@ std::uint64_t Run::submit(driver::Queue& queue, c10::GeneratorImpl* generator) {
 
 void Run::check_captures(const driver::Queue& queue) const {
   if (auto* capture = runtime::capture_of(queue)) {
-    if (!description_.synchronous) return;
+    if (!description_.synchronous) {
+      for (std::size_t i = 0; i < arguments_.size(); ++i)
+        if (description_.arguments[i].kind == Argument::Kind::kDevice)
+          eager::note_use(*capture, arguments_[i], description_.name);
+      return;
+    }
     runtime::refuse(*capture, [&] {
       errors::capture_cannot_wait(
           c10::str("Running program '", description_.name, "', which works on CPU tensors as well,"));

@@ -80,6 +80,26 @@ void Capture::add_generator(NeuronGenerator& generator) {
   generators_.push_back(c10::intrusive_ptr<c10::GeneratorImpl>::reclaim_copy(&generator));
 }
 
+void Capture::use(c10::StorageImpl* storage, const std::string& op) {
+  const void* data = storage->data();
+  if (!data || capture_owning(data) == this) return;
+  std::lock_guard lock(lists_mutex_);
+  if (inputs_.contains(storage)) return;  // it cannot be another one at the same place: a weak reference holds that
+  auto weak = c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
+  inputs_.emplace(storage, Input{std::move(weak), data, op});
+}
+
+void Capture::use_all(const Capture& inner) {
+  std::lock_guard lock(lists_mutex_);
+  for (const auto& [storage, input] : inner.inputs_)
+    if (capture_owning(input.data) != this) inputs_.try_emplace(storage, input);
+}
+
+void Capture::check_inputs() const {
+  for (const auto& [storage, input] : inputs_)
+    if (!input.storage.use_count() || storage->data() != input.data) errors::graph_input_gone(input.op);
+}
+
 void Capture::invalidate(std::string_view reason) {
   std::lock_guard lock(lists_mutex_);
   if (invalid_.empty()) invalid_ = reason.substr(0, reason.find('\n'));

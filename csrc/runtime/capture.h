@@ -4,6 +4,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Device.h>
 #include <c10/core/GeneratorImpl.h>
+#include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -11,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "driver/queue.h"
@@ -40,6 +42,12 @@ class Capture final : public driver::Recording {
   // Runs draw from it.
   void add_generator(NeuronGenerator& generator);
   const std::vector<c10::intrusive_ptr<c10::GeneratorImpl>>& generators() const { return generators_; }
+  // Launches of `op` use this memory from outside, which must still be there when they run.
+  void use(c10::StorageImpl* storage, const std::string& op);
+  // All that `inner`, a graph that is replayed in this one, uses.
+  void use_all(const Capture& inner);
+  // Raises when memory from outside is gone, or has moved.
+  void check_inputs() const;
   // What its launches point to.
   void keep(std::shared_ptr<const void> object);
 
@@ -54,6 +62,12 @@ class Capture final : public driver::Recording {
   std::thread::id thread_;
   std::mutex lists_mutex_;
   std::vector<c10::intrusive_ptr<c10::GeneratorImpl>> generators_;
+  struct Input {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    const void* data;
+    std::string op;  // the first that used it
+  };
+  std::unordered_map<const c10::StorageImpl*, Input> inputs_;
   std::vector<std::shared_ptr<const void>> kept_;
   std::string invalid_;
 };

@@ -158,6 +158,12 @@ void captured_event(std::string_view what) {
               "no point in a stream. Record it again, after the replay.");
 }
 
+void graph_input_gone(std::string_view op) {
+  TORCH_CHECK(false, "The graph cannot be replayed: a tensor from outside that '", op,
+              "' reads or writes in it is gone, or its memory has moved. Keep static tensors as long as the graph is "
+              "replayed, change them in place (copy_, zero_), or make them inside the capture.");
+}
+
 void graph_misuse(std::string_view what) { TORCH_CHECK(false, what); }
 
 }  // namespace neuron::errors

@@ -59,6 +59,8 @@ namespace neuron::errors {
 [[noreturn]] void capture_invalid(std::string_view reason);
 // `what` with an event that was last recorded in a capture that is over.
 [[noreturn]] void captured_event(std::string_view what);
+// A graph uses memory of a tensor that is gone; `op` used it first.
+[[noreturn]] void graph_input_gone(std::string_view op);
 // Calls of a graph in the wrong order.
 [[noreturn]] void graph_misuse(std::string_view what);
 

@@ -16,7 +16,7 @@ import torch
 
 from .errors import NotCapturableOptimizerError, SharedDeviceTensorError
 
-__all__ = ["apply", "without_inductor_backends"]
+__all__ = ["apply", "quick_cache_keys"]
 
 
 def apply() -> None:
@@ -144,21 +144,23 @@ def _when_imported(name: str, action: Callable[[Any], None]) -> None:
 
 
 @contextlib.contextmanager
-def without_inductor_backends() -> Iterator[None]:
-    """To make the key of a cache entry, AOTAutograd's cache has Inductor load its code generators for all devices: a
-    second of imports that a graph for this device has no use for. Inside, they are not loaded.
+def quick_cache_keys() -> Iterator[None]:
+    """To make the key of a cache entry, AOTAutograd's cache has Inductor load its code generators for all devices and
+    read all source files of PyTorch: more than a second. A graph for this device needs no such generator, and the
+    build of PyTorch, of which we take exactly one, says what its source files are. Inside, both are left out.
 
     Until: FxGraphHashDetails asks only for the backends of the devices in the graph (not in 2.13).
     """
     import torch._inductor.codecache as codecache
 
     module: Any = codecache
-    original = module.init_backend_registration
-    module.init_backend_registration = lambda: None
+    backends, key = module.init_backend_registration, module.torch_key
+    build = f"{torch.__version__} {torch.version.git_version}".encode()
+    module.init_backend_registration, module.torch_key = lambda: None, lambda: build
     try:
         yield
     finally:
-        module.init_backend_registration = original
+        module.init_backend_registration, module.torch_key = backends, key
 
 
 def _refuse_to_share_device_memory() -> None:

@@ -58,6 +58,8 @@ class NeuronGraph(torch._C._acceleratorGraph):
                 next one is replayed, unless the tensors are still held.
             capture_error_mode: accepted as torch.cuda does. What is forbidden is so for the threads that take part in
                 the capture, in all modes; others go on undisturbed.
+            check_input_liveness: accepted as torch.cuda does. A replay always makes sure that tensors from outside are
+                still there.
         """
         super().capture_begin(pool=pool, capture_error_mode=capture_error_mode)
 

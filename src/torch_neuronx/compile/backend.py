@@ -15,7 +15,7 @@ from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompil
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
-from torch_neuronx._upstream_shims import without_inductor_backends
+from torch_neuronx._upstream_shims import quick_cache_keys
 from torch_neuronx.targets.emulator.elements import kernels_available
 
 from .decompositions import decompositions
@@ -65,7 +65,7 @@ def neuron(
     compiler_config: Any = torch.compiler.config
     # A backward graph that is built later, when it first runs, would miss these settings and never reach the cache.
     settings = functorch_config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True)
-    with settings, compiler_config.patch(cache_key_tag=tag), without_inductor_backends():
+    with settings, compiler_config.patch(cache_key_tag=tag), quick_cache_keys():
         return compiler(module, inputs)
 
 

@@ -56,6 +56,7 @@ _MORE: Sequence[Any] = [
     aten._native_batch_norm_legit,
     aten._native_batch_norm_legit_no_training,
     aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_functional,
     aten._batch_norm_with_update,
     aten._batch_norm_with_update_functional,
     aten._batch_norm_no_update,
@@ -211,6 +212,8 @@ def _scale_of_kept(dtype: torch.dtype, p: float) -> float:
 
 @register_decomposition(aten.native_dropout_backward.default)
 def _native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
+    if not grad.dtype.is_floating_point:
+        return grad * mask * scale
     factor = 0.0 if scale == 0 else _scale_of_kept(grad.dtype, 1 - 1 / scale)
     return grad * torch.where(mask, factor, 0.0).to(grad.dtype)
 

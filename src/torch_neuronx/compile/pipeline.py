@@ -114,7 +114,7 @@ def _described(reason: BaseException, module: GraphModule) -> GraphBuildError:
     node = getattr(reason, "node", None)
     arguments = "unknown"
     if node is not None:
-        values = [g.value(n) for n in node.all_input_nodes]
+        values = [g.value(a) if isinstance(a, Node) else a for a in node.args]
         arguments = ", ".join(f"{v.dtype}{list(v.shape)}" if isinstance(v, torch.Tensor) else str(v) for v in values)
     return GraphBuildError(
         reason=f"{type(reason).__name__}: {reason}",
@@ -147,16 +147,22 @@ def _elsewhere(node: Node, home: list[int]) -> bool:
 
 def _on_host(node: Node) -> bool:
     """Whether Python must call the op."""
+    if node.meta.get("unbacked_bindings"):
+        return True  # sizes that depend on data: what follows finds them in the result
     if g.is_view(node):
         return False
     if g.is_number(node):
-        # Sizes are known from the arguments; what an op computes is not.
+        # Sizes are known from the arguments; what an op computes is not, and programs count in integers.
+        if isinstance(g.value(node), (torch.SymFloat, torch.SymBool)):
+            return True
         return isinstance(node.target, torch._ops.OpOverload) and node.target in _DATA
     if not g.is_call(node) or is_element(node) or is_reduction(node):
         return False
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return not is_attention(node)
+    if target._schema.name.startswith(_UNPREDICTED):
+        return True
     if torch.Tag.dynamic_output_shape in target.tags or torch.Tag.data_dependent_output in target.tags:
         return True
     if any(isinstance(g.value(n), (torch.SymFloat, torch.SymBool)) for n in node.all_input_nodes):
@@ -164,4 +170,11 @@ def _on_host(node: Node) -> bool:
     return not _C.can_be_step(target._schema.name, target._schema.overload_name)
 
 
-_DATA = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
+# Their fake kernels give other shapes than ATen's for the CPU do.
+_UNPREDICTED = "aten::_embedding_bag"
+
+_DATA = {
+    torch.ops.aten._local_scalar_dense.default,
+    torch.ops.aten.item.default,
+    torch.ops.aten.sym_storage_offset.default,
+}

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 
 from torch_neuronx.jit.kernel import Kernel
+from torch_neuronx.jit.kernel_check import check
 from torch_neuronx.jit.stage import Dtype
 
 from . import graph as g
@@ -32,6 +33,7 @@ from .spec import (
     Tensor,
     TensorRef,
     TileCode,
+    tensors_of,
 )
 from .split import split
 from .tile_code import TileKernel
@@ -79,25 +81,36 @@ class _Builder:
         self._mark_outputs()
         in_memory = self._in_memory()
         for unit in self._units.ordered():
-            if isinstance(unit, Region):
-                stored = [n for n in unit.nodes if n in in_memory or g.is_update(n)]
-                if stored:
-                    self._region_step(unit, sorted(stored, key=self._units.place))
-            elif unit.nodes[0].target in _UNINITIALIZED or (
-                unit.nodes[0].target is aten.cat.default and self._is_placed(unit.nodes[0])
-            ):
-                continue  # no work, only memory
-            elif is_attention(unit.nodes[0]):
-                self._flex_step(unit.nodes[0])
-            else:
-                self._call_step(unit)
+            try:
+                self._steps_of(unit, in_memory)
+            except Exception as reason:
+                reason.node = unit.nodes[-1]  # type: ignore[attr-defined] # for the error that users see
+                raise
         spec.outputs = [self._output_of(o) for o in self._outputs()]
         spec.ints = list(self._ints)
         spec.kernels = list(self._kernels)
+        # A source that was given memory for a step has come in front of it, and others in between.
+        for k, step in enumerate(spec.steps):
+            for tensor in tensors_of(step):
+                if (life := self._lives.get(spec.tensors[tensor].buffer)) is not None:
+                    life[1] = max(life[1], k)
         for buffer, (first, last) in self._lives.items():
             old = spec.buffers[buffer]
             spec.buffers[buffer] = Buffer(old.kind, old.index, old.nbytes, first, last)
         return spec
+
+    def _steps_of(self, unit: Unit, in_memory: set[Node]) -> None:
+        first = unit.nodes[0]
+        if isinstance(unit, Region):
+            stored = [n for n in unit.nodes if n in in_memory or g.is_update(n)]
+            if stored:
+                self._region_step(unit, sorted(stored, key=self._units.place))
+        elif first.target in _UNINITIALIZED or (first.target is aten.cat.default and self._is_placed(first)):
+            return  # no work, only memory
+        elif is_attention(first):
+            self._flex_step(first)
+        else:
+            self._call_step(unit)
 
     # -- Inputs and outputs --------------------------------------------------------------------------------------------
     def _take_inputs(self) -> None:
@@ -290,6 +303,7 @@ class _Builder:
 
     def _kernel(self, kernel: Kernel, work: float) -> int:
         if kernel not in self._kernels:
+            check(kernel)
             self._kernels[kernel] = len(self._kernels)
             self._spec.work.append(work)
         return self._kernels[kernel]

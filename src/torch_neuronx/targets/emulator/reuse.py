@@ -9,11 +9,11 @@ for the whole run (memory.py).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from torch_neuronx.jit.kernel import Kernel
 
-from .spec import Buffer, CallStep, FlexStep, KernelStep, ProgramSpec, Tensor, TensorRef
+from .spec import Buffer, KernelStep, ProgramSpec, Tensor, tensors_of
 
 __all__ = ["reuse_memory"]
 
@@ -50,7 +50,7 @@ class _Reuse:
         self._first: dict[int, int] = {}
         self._last: dict[int, int] = {}
         for k, step in enumerate(spec.steps):
-            for tensor in _tensors(step):
+            for tensor in tensors_of(step):
                 buffer = spec.tensors[tensor].buffer
                 self._first.setdefault(buffer, k)
                 self._last[buffer] = k
@@ -162,23 +162,3 @@ class _Reuse:
         for size in tensor.sizes:
             elements *= int(self._spec.ints[size])
         return elements * tensor.dtype.itemsize
-
-
-def _tensors(step: CallStep | KernelStep | FlexStep) -> Iterator[int]:
-    """All tensors that a step reads or writes."""
-    if isinstance(step, KernelStep):
-        yield from step.tensors
-        return
-    if isinstance(step, FlexStep):
-        yield from (tensor for tensor in step.tensors if tensor is not None)
-        yield from (tensor for code in step.codes if code is not None for tensor in code.captured)
-        return
-    yield from (out for out in step.outs if out is not None)
-    args, kwargs = step.args
-    stack = [*args, *kwargs.values()]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, TensorRef):
-            yield item.index
-        elif isinstance(item, (list, tuple)):
-            stack.extend(item)

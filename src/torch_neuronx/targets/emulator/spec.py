@@ -5,6 +5,7 @@ All sizes are places in a table of integers, `ints`: numbers, or expressions of 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ __all__ = [
     "Tensor",
     "TensorRef",
     "TileCode",
+    "tensors_of",
 ]
 
 
@@ -153,3 +155,23 @@ class ProgramSpec:
     def dynamic(self) -> bool:
         """Whether sizes depend on the arguments."""
         return bool(self.symbols)
+
+
+def tensors_of(step: CallStep | KernelStep | FlexStep) -> Iterator[int]:
+    """All tensors that a step reads or writes."""
+    if isinstance(step, KernelStep):
+        yield from step.tensors
+        return
+    if isinstance(step, FlexStep):
+        yield from (tensor for tensor in step.tensors if tensor is not None)
+        yield from (tensor for code in step.codes if code is not None for tensor in code.captured)
+        return
+    yield from (out for out in step.outs if out is not None)
+    args, kwargs = step.args
+    stack = [*args, *kwargs.values()]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, TensorRef):
+            yield item.index
+        elif isinstance(item, (list, tuple)):
+            stack.extend(item)

@@ -134,7 +134,7 @@ def test_known_options_are_taken(device):
 # -- Dynamic shapes ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dynamic", [None, False, True])
+@pytest.mark.parametrize("dynamic", [None, pytest.param(False, marks=pytest.mark.slow), True])
 def test_every_size_is_right(device, dynamic):
     backend = counter()
     f = torch.compile(mixture, backend=backend, dynamic=dynamic)
@@ -416,6 +416,10 @@ DTYPES = [
 ]
 
 
+_FAST = (torch.float32, torch.bfloat16, torch.int64, torch.int8, torch.bool)
+TIERS = [d if d in _FAST else pytest.param(d, marks=pytest.mark.slow) for d in DTYPES]
+
+
 def _values(dtype: torch.dtype, *shape: int) -> Tensor:
     if dtype == torch.bool:
         return torch.rand(shape) > 0.5
@@ -424,7 +428,7 @@ def _values(dtype: torch.dtype, *shape: int) -> Tensor:
     return torch.randint(0 if dtype == torch.uint8 else -5, 10, shape, dtype=dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", TIERS, ids=str)
 def test_arithmetic_in_every_dtype(dtype):
     def f(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
         floats = (a.exp(), torch.sigmoid(b)) if dtype.is_floating_point else (a / 3, b * 0.5, a.sum(), b.prod(1))
@@ -434,7 +438,7 @@ def test_arithmetic_in_every_dtype(dtype):
     assert_compiled_same(f, _values(dtype, 5, 7), _values(dtype, 5, 7))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", TIERS, ids=str)
 def test_conversion_from_every_dtype(dtype):
     x = _values(dtype, 4, 5)
     x = x.abs() if dtype.is_signed else x  # negative numbers to unsigned ones are undefined

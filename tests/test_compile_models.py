@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 FORWARD = Tolerance(rtol=1e-4, atol=1e-5)
 GRADIENTS = Tolerance(rtol=1e-3, atol=1e-5)
 # The others belong to the full tier.
-_FAST = ("GPT-2", "ResNet", "Mixtral")
+_FAST = ("GPT-2", "ResNet")
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +35,7 @@ def made(name: str, device: torch.device) -> tuple[nn.Module, tuple[Tensor, ...]
     return model, arguments, copy.deepcopy(model).to(device), tuple(a.to(device) for a in arguments)
 
 
+@pytest.mark.slow
 def test_inference(device, name):
     model, arguments, here, here_arguments = made(name, device)
     model.eval()

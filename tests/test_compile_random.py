@@ -47,7 +47,7 @@ DRAWS = {
 NOT_TO_THE_BIT = {"alpha dropout", "rrelu", "gumbel", "normal"}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("name", DRAWS)
 def test_draws_are_those_of_eager_mode(device, name, dtype):
     f = DRAWS[name]
@@ -68,7 +68,7 @@ def test_draws_are_those_of_eager_mode(device, name, dtype):
                 assert torch.equal(a, e)
 
 
-@pytest.mark.parametrize("shape", [(64,), (33, 7), (4, 5, 6)], ids=str)
+@pytest.mark.parametrize("shape", [(33, 7), pytest.param((4, 5, 6), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1.0])
 def test_dropout_and_its_gradient_are_bit_equal_to_eager(device, shape, p):
     def f(x: Tensor) -> Tensor:

@@ -12,7 +12,9 @@ import os
 import platform
 import re
 import sys
+import time
 import warnings
+from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -65,8 +67,27 @@ def _finish() -> None:
     if _C.is_in_bad_fork():
         return  # The device belongs to the parent.
     text = _C.shutdown()
+    _let_autograd_finish()
     if text and sys.stderr is not None:
         print(f"torch_neuronx: an error of an asynchronous launch was never reported: {text}", file=sys.stderr)
+
+
+def _let_autograd_finish() -> None:
+    """PyTorch's autograd thread of a device lets go of tensors after it has told that backward is done, and needs the
+    interpreter's lock for those that Python knows. One that asks for it after the interpreter's end brings the process
+    down ("terminate called without an active exception"). It cannot be waited for; it can be given time.
+    """
+    try:
+        names = [(Path("/proc/self/task") / task / "comm").read_text() for task in os.listdir("/proc/self/task")]
+    except OSError:
+        return
+    if any(name.startswith("pt_autograd") for name in names):
+        for _ in range(_AUTOGRAD_TURNS):
+            time.sleep(0.002)
+
+
+# Turns of two milliseconds: enough for a thread that is ready to run on a busy machine.
+_AUTOGRAD_TURNS = 20
 
 
 def fail(error: Exception) -> None:

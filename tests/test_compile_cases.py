@@ -178,9 +178,9 @@ def test_graphs_that_differ_in_a_flag_or_a_size_are_kept_apart(device, tmp_path)
 
 @pytest.mark.neuron_only
 def test_failed_build_is_not_remembered_as_a_success(device, monkeypatch, tmp_path):
-    import torch_neuronx.compile.pipeline as pipeline
+    from torch_neuronx.targets.emulator import target
 
-    build = pipeline.build_program
+    build = target.build_program
 
     def fail(*args, **kwargs):
         raise RuntimeError("out of registers")
@@ -188,11 +188,11 @@ def test_failed_build_is_not_remembered_as_a_success(device, monkeypatch, tmp_pa
     x = torch.randn(4)
     with torch.compiler.config.patch(force_disable_caches=False), torch._inductor.utils.fresh_cache(dir=str(tmp_path)):
         for _ in range(2):
-            monkeypatch.setattr(pipeline, "build_program", fail)
+            monkeypatch.setattr(target, "build_program", fail)
             torch._dynamo.reset()
             with pytest.raises(Exception, match="out of registers"):
                 compiled(lambda t: t * 3)(x.to(device))
-        monkeypatch.setattr(pipeline, "build_program", build)
+        monkeypatch.setattr(target, "build_program", build)
         torch._dynamo.reset()
         assert_near(compiled(lambda t: t * 3)(x.to(device)), x * 3)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import torch_neuronx.compile.pipeline as pipeline
 from torch_neuronx import knobs
 from torch_neuronx.errors import GraphBuildError
+from torch_neuronx.targets.emulator import target
 from torch_neuronx.targets.emulator.space import MismatchError
 
 pytestmark = pytest.mark.neuron_only
@@ -36,7 +37,7 @@ def two_steps(x: Tensor) -> Tensor:
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch):
     """A compiler that fails at the first matrix product."""
-    original = pipeline.build_program
+    original = target.build_program
 
     def build(module):
         for node in module.graph.nodes:
@@ -46,7 +47,7 @@ def broken(monkeypatch: pytest.MonkeyPatch):
                 raise reason
         return original(module)
 
-    monkeypatch.setattr(pipeline, "build_program", build)
+    monkeypatch.setattr(target, "build_program", build)
 
 
 @pytest.mark.usefixtures("broken")
@@ -136,11 +137,12 @@ def test_another_process_builds_nothing_again(tmp_path, dynamic: bool) -> None: 
 def test_a_failed_build_is_not_remembered(tmp_path) -> None:  # type: ignore[no-untyped-def]
     environment = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "i"), "TORCH_NEURONX_CACHE_DIR": str(tmp_path / "n")}
     program = """
-import os, torch, torch_neuronx.compile.backend as backend, torch_neuronx.compile.pipeline as pipeline
+import os, torch, torch_neuronx.compile.backend as backend
+from torch_neuronx.targets.emulator import target
 backend._identity = lambda: "same"
 if "FAIL" in os.environ:
     def fail(module): raise RuntimeError("not today")
-    pipeline.build_program = fail
+    target.build_program = fail
 x = torch.ones(4, device="neuron")
 try:
     print(torch.compile(lambda x: x * 2 + 1, backend="neuron")(x).tolist())
@@ -176,18 +178,18 @@ print(torch.neuron.get_dynamo_metrics()["graphs"], y.sum().item())
 
 def test_compiled_graphs_can_be_pickled() -> None:
     kept = []
-    original = pipeline._build
+    original = target.build
 
     def build(*args):  # type: ignore[no-untyped-def]
         kept.append(original(*args))
         return kept[-1]
 
-    pipeline._build = build
+    target.build = build
     try:
         x = torch.randn(6, 6)
         expected = torch.compile(two_steps, backend="neuron")(x.to("neuron")).cpu()
     finally:
-        pipeline._build = original
+        target.build = original
     again = pickle.loads(pickle.dumps(kept[0]))
     assert torch.equal(again([x.to("neuron")])[0].cpu(), expected)
 

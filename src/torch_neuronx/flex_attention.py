@@ -79,7 +79,7 @@ def _pulled(args: Any) -> list[bool]:
 
 
 def _dense(backward: bool) -> _Run:
-    from .compile.passes.attend_densely import dense_attention, dense_attention_backward
+    from .targets.emulator.attend_densely import dense_attention, dense_attention_backward
 
     return dense_attention_backward if backward else dense_attention
 

@@ -17,11 +17,11 @@ from torch.fx import GraphModule
 
 from torch_neuronx._upstream_shims import quick_cache_keys
 from torch_neuronx.targets.emulator.elements import kernels_available
+from torch_neuronx.targets.emulator.output import CompiledGraph
 
 from .decompositions import decompositions
 from .metrics import note_compilation
 from .options import parse
-from .output import CompiledGraph
 from .pipeline import compile_graph
 
 __all__ = ["is_for_device", "neuron"]

@@ -1,0 +1,1 @@
+"""Where a compiled graph goes. Today there is one target, the emulated chip."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torch_neuronx.targets.emulator.graph import base_of, is_tensor, strides
+from torch_neuronx.targets.graph import base_of, is_tensor, strides
 
 __all__ = ["update_in_place"]
 

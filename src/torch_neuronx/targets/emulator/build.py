@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,13 +13,14 @@ from torch.fx import GraphModule, Node
 from torch_neuronx.jit.kernel import Kernel
 from torch_neuronx.jit.kernel_check import check
 from torch_neuronx.jit.stage import Dtype
+from torch_neuronx.targets import graph as g
+from torch_neuronx.targets.graph import Size
 
-from . import graph as g
 from .elements import DTYPES, SOURCES, is_element
 from .flex import is_attention, lowered
 from .kernels import WrittenKernel, write_kernel
 from .regions import Region, Unit, Units, operand_nodes
-from .space import Size, is_one
+from .space import is_one
 from .spec import (
     Buffer,
     CallStep,
@@ -38,7 +38,7 @@ from .spec import (
 from .split import split
 from .tile_code import TileKernel
 
-__all__ = ["build_program", "source_line"]
+__all__ = ["build_program"]
 
 aten = torch.ops.aten
 
@@ -51,12 +51,6 @@ _UNINITIALIZED = frozenset(
 def build_program(module: GraphModule) -> ProgramSpec:
     """The program of a graph whose nodes carry fake tensors (`meta["val"]`) and run on one device."""
     return _Builder(module).build()
-
-
-def source_line(node: Node) -> str:
-    """The user's line that a node comes from, as "file:line"; empty when it is not known."""
-    places = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-    return ":".join(places[-1]) if places else ""
 
 
 class _Builder:
@@ -395,5 +389,5 @@ def _extent(node: Node) -> Size:
 
 
 def _at(nodes: Iterable[Node]) -> str:
-    lines = dict.fromkeys(line for node in nodes if (line := source_line(node)))
+    lines = dict.fromkeys(line for node in nodes if (line := g.source_line(node)))
     return f" ({', '.join(lines)})" if lines else ""

@@ -15,9 +15,9 @@ from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule, Node
 
 from torch_neuronx import jit
+from torch_neuronx.targets import graph as g
+from torch_neuronx.targets.graph import Size
 
-from . import graph as g
-from .space import Size
 from .tile_code import TileKernel, TileWriter, UnsupportedError
 
 __all__ = ["Attention", "is_attention", "lowered", "reason_against"]

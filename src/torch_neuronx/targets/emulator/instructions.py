@@ -10,10 +10,10 @@ import torch
 
 from torch_neuronx.jit.kernel import Instruction, Int, Variable
 from torch_neuronx.jit.stage import Lane
+from torch_neuronx.targets import graph as g
+from torch_neuronx.targets.graph import Size
 
-from . import graph as g
 from .elements import DTYPES, Value, as_number, lane
-from .space import Size
 
 __all__ = ["NARROW", "InstructionWriter"]
 

@@ -11,13 +11,14 @@ from torch.fx import Node
 
 from torch_neuronx.jit.kernel import Instruction, Kernel, Operand
 from torch_neuronx.jit.stage import Lane
+from torch_neuronx.targets import graph as g
+from torch_neuronx.targets.graph import Size
 
-from . import graph as g
 from .elements import DTYPES, ELEMENTS, SOURCES, Value, is_element, lane
 from .instructions import NARROW, InstructionWriter
 from .reductions import REDUCTIONS, is_reduction
 from .regions import Region, Units, operand_layout
-from .space import Axis, Layout, MismatchError, Size, product
+from .space import Axis, Layout, MismatchError, product
 
 __all__ = ["WrittenKernel", "pull", "write_kernel"]
 

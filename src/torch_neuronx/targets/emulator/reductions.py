@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch.fx import Node
 
-from . import graph as g
+from torch_neuronx.targets import graph as g
+
 from .elements import DTYPES, Value, Writer, kernels_available
 from .space import is_one
 from .split import LEAST_ELEMENTS, MOST_UNITS

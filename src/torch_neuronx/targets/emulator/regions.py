@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from . import graph as g
+from torch_neuronx.targets import graph as g
+
 from .elements import SOURCES, is_element
 from .reductions import PLACES, along_columns, is_long, is_reduction, reduced_dims
 from .space import Axis, Layout, MismatchError, Spaces, is_one

@@ -8,14 +8,12 @@ looked at; both can be undone, for what does not fit is tried and given up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import sympy
 
-__all__ = ["Axis", "Layout", "MismatchError", "Size", "Spaces", "equal", "is_one", "product"]
+from torch_neuronx.targets.graph import Size
 
-# An integer, or an expression of symbols (sympy.Expr).
-Size = Any
+__all__ = ["Axis", "Layout", "MismatchError", "Spaces", "equal", "is_one", "product"]
 
 
 class MismatchError(Exception):

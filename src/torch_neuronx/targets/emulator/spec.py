@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from torch_neuronx.jit.kernel import Kernel
-
-from .space import Size
+from torch_neuronx.targets.graph import Size
 
 __all__ = [
     "Buffer",

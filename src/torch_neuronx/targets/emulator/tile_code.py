@@ -16,11 +16,11 @@ from torch.fx import GraphModule, Node
 
 from torch_neuronx.jit.kernel import Instruction, Kernel, Operand, Variable
 from torch_neuronx.jit.stage import Dtype, Lane
+from torch_neuronx.targets import graph as g
+from torch_neuronx.targets.graph import Size
 
-from . import graph as g
 from .elements import DTYPES, ELEMENTS, Value, is_element, lane
 from .instructions import InstructionWriter
-from .space import Size
 
 __all__ = ["TileKernel", "TileWriter", "UnsupportedError"]
 

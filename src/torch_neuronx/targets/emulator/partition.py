@@ -12,7 +12,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_map_only
 
-from torch_neuronx.targets.emulator import graph as g
+from torch_neuronx.targets import graph as g
 
 __all__ = ["HostCall", "Piece", "Ref", "cut"]
 

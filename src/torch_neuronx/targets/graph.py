@@ -1,7 +1,8 @@
-"""What an FX graph of ATen ops says, in the terms of this target: views, numbers, what runs where."""
+"""What an FX graph of ATen ops says, in the terms of targets: views, updates, numbers, devices."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,9 +10,8 @@ import sympy
 import torch
 from torch.fx import Node
 
-from .space import Size
-
 __all__ = [
+    "Size",
     "base_of",
     "devices",
     "is_call",
@@ -25,11 +25,15 @@ __all__ = [
     "numel",
     "size_of",
     "sizes",
+    "source_line",
     "strides",
     "value",
 ]
 
 aten, prims = torch.ops.aten, torch.ops.prims
+
+# An integer, or an expression of symbols (sympy.Expr).
+Size = Any
 
 # Views that keep the order of elements or permute dimensions: inside a kernel they are only names of loops.
 _VIRTUAL = {
@@ -112,7 +116,7 @@ def is_update(node: Node) -> bool:
 def base_of(node: Node) -> Node:
     """The node whose memory a view looks at, or an update gives back."""
     while True:
-        if "slot_of" in node.meta:  # see compile/passes/place_concatenations.py
+        if "slot_of" in node.meta:  # see emulator/place_concatenations.py
             node = node.meta["slot_of"]
         elif is_view(node) or is_update(node):
             (node, *_) = node.args  # type: ignore[assignment]
@@ -176,3 +180,9 @@ def devices(nodes: Iterable[Node]) -> list[int]:
 def itemsize(node: Node) -> int:
     """Bytes of an element."""
     return value(node).dtype.itemsize
+
+
+def source_line(node: Node) -> str:
+    """The user's line that a node comes from, as "file:line"; empty when it is not known."""
+    places = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    return ":".join(places[-1]) if places else ""

@@ -13,10 +13,11 @@ from torch.utils._pytree import tree_map_only
 
 from torch_neuronx import knobs
 from torch_neuronx.jit import ObjectCache, default_directory
-from torch_neuronx.targets.emulator.executable import Executable
-from torch_neuronx.targets.emulator.spec import ProgramSpec
 
+from .executable import Executable
+from .listing import listing
 from .partition import HostCall, Ref
+from .spec import ProgramSpec
 
 __all__ = ["CompiledGraph", "Program", "object_cache"]
 
@@ -68,6 +69,21 @@ class CompiledGraph(OutputCode):
             (executable,) = self._runs
             assert executable is not None
             self._run = executable.run
+
+    def counts(self) -> dict[str, int]:
+        """How much there is of what."""
+        programs = [part for part in self.parts if isinstance(part, Program)]
+        return {
+            "programs": len(programs),
+            "steps": sum(len(program.spec.steps) for program in programs),
+            "kernels": sum(len(program.spec.kernels) for program in programs),
+            "host_calls": len(self.parts) - len(programs),
+        }
+
+    def listings(self) -> dict[str, str]:
+        """Texts for people, by file name."""
+        programs = [part for part in self.parts if isinstance(part, Program)]
+        return {f"{program.name}.program.txt": listing(program.spec, program.name) for program in programs}
 
     def _is_one_program(self) -> bool:
         part = self.parts[0] if len(self.parts) == 1 else None

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from torch_neuronx.targets.emulator.flex import is_attention, reason_against
+from .flex import is_attention, reason_against
 
 __all__ = ["attend_densely", "dense_attention", "dense_attention_backward"]
 

@@ -66,6 +66,7 @@ class Function(KernelValues):
         return "\n".join([*body, *functions, *self.declarations(), *self._metadata(), ""])
 
     def work(self, at: Place) -> None:
+        """Writes units `%begin` to `%end`: each form of kernel has its own loops."""
         raise NotImplementedError
 
     def _prologue(self, at: Place) -> None:

@@ -330,7 +330,6 @@ class _Builder:
         node = unit.nodes[0]
         target = node.target
         assert isinstance(target, torch._ops.OpOverload)
-        names = [argument.name for argument in target._schema.arguments]
         args: list[Any] = [self._argument(a) for a in node.args]
         kwargs = {name: self._argument(a) for name, a in node.kwargs.items()}
         if g.is_update(node):
@@ -344,9 +343,8 @@ class _Builder:
                 outs = tuple(self._tensor(items[k]) if k in items else None for k in range(len(value)))
             else:
                 outs = (self._tensor(node),) if isinstance(value, torch.Tensor) else ()
-        assert not set(kwargs) - set(names)
-        name, _, overload = target._schema.name, None, target._schema.overload_name
-        spec.steps.append(CallStep(name, overload, (args, kwargs), outs, f"{target}{_at([node])}"))
+        label = f"{target}{_at([node])}"
+        spec.steps.append(CallStep(target._schema.name, target._schema.overload_name, (args, kwargs), outs, label))
 
     def _argument(self, argument: Any) -> Any:
         if isinstance(argument, Node):

@@ -71,7 +71,8 @@ class IntRef:
 
 @dataclass(frozen=True)
 class CallStep:
-    """An ATen op. `args` follow its schema: refs, constants, lists of these. `outs` receive its results."""
+    """An ATen op. `args` are those by position and those by name: refs, constants, lists of these. `outs` receive its
+    results."""
 
     op: str  # "aten::mm"
     overload: str

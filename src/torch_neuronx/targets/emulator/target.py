@@ -8,8 +8,6 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 
 from torch_neuronx import _C
-from torch_neuronx.jit import UnavailableError
-from torch_neuronx.jit.kernel_check import KernelError
 from torch_neuronx.targets import graph as g
 
 from .attend_densely import attend_densely
@@ -24,8 +22,9 @@ from .space import MismatchError
 
 __all__ = ["REASONS", "build", "op_by_op"]
 
-# What makes a graph impossible to build, as LLVM, the program builder and our own passes say it.
-REASONS = (KernelError, MismatchError, UnavailableError, RuntimeError, ValueError, NotImplementedError)
+# What makes a graph impossible to build: LLVM says it with RuntimeError (UnavailableError is one), the program builder
+# and ill-formed kernels with ValueError.
+REASONS = (MismatchError, RuntimeError, ValueError)
 
 
 def build(module: GraphModule, name: str, kind: str) -> CompiledGraph:

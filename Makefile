@@ -23,7 +23,7 @@ LOGS := build/logs
 CPP := $(shell find csrc tests/cpp -name '*.cpp' -o -name '*.h' | sort)
 MODULES := $(shell find src -name '*.py' | sort)
 
-.PHONY: help setup build demo test check nightly lint format conform bench bench-adaptive bench-compile docs clean distclean FORCE
+.PHONY: help setup build demo test check nightly lint format conform conform-nki bench bench-adaptive bench-compile bench-nki docs clean distclean FORCE
 
 help:
 	@echo "make setup    virtual environment, pinned requirements, the extension (all other targets do it when needed)"
@@ -35,8 +35,10 @@ help:
 	@echo "make lint     ruff, mypy, clang-format"
 	@echo "make format   let ruff and clang-format rewrite"
 	@echo "make conform  PyTorch's own op, module and optimizer databases against CPU results  (CONFORM_ARGS=...)"
+	@echo "make conform-nki  public suites of NKI kernels, when they are at hand  (NKI_SUITES=folder)"
 	@echo "make bench    ratios neuron / CPU eager                   (BENCH_ARGS=--quick)"
 	@echo "make bench-compile    torch.compile / CPU eager, Inductor"
+	@echo "make bench-nki    kernels on the simulated core / PyTorch on the CPU, NumPy"
 	@echo "make bench-adaptive   adaptive eager / CPU eager, Inductor, itself switched off"
 	@echo "make docs     regenerate docs/knobs.md, check links, run the examples in the pages"
 	@echo "make clean    remove what was built; make distclean: the virtual environment too"
@@ -97,6 +99,9 @@ format: $(VENV)/.requirements
 conform: build
 	@$(PY) -m conformance $(CONFORM_ARGS)
 
+conform-nki: build
+	@$(PY) -m conformance.nki $(CONFORM_ARGS)
+
 nightly: build
 	@ADAPTIVE_PROGRAMS=10000 ADAPTIVE_SEED=$$(date +%j) $(PY) -m pytest tests/test_adaptive_programs.py $(PYTEST_ARGS)
 
@@ -105,6 +110,9 @@ bench: build
 
 bench-compile: build
 	@$(PY) -m benchmarks.compile $(BENCH_ARGS)
+
+bench-nki: build
+	@$(PY) -m benchmarks.nki $(BENCH_ARGS)
 
 bench-adaptive: build
 	@$(PY) -m benchmarks.adaptive $(BENCH_ARGS)

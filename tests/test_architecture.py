@@ -21,6 +21,7 @@ PYTHON_HEADERS = re.compile(r"^(Python\.h|pybind11/|pyconfig\.h|torch/csrc/|torc
 PACKAGES: dict[str, set[str]] = {
     "neuron_hw": set(),
     "nki": {"neuron_hw"},
+    "neuronxcc": {"neuron_hw", "nki"},  # the older dialect of nki
     "torch_neuronx": {"neuron_hw", "nki"},
     "nkilib": {"neuron_hw", "nki", "torch_neuronx"},
     "neuron_explorer": {"neuron_hw", "nki", "torch_neuronx"},

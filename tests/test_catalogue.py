@@ -18,6 +18,7 @@ BASES = {
     errors.DeviceError,
     errors.CompileError,
     errors.GraphError,
+    errors.KernelError,
 }
 
 

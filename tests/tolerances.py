@@ -62,3 +62,30 @@ ATTENTION_GRADIENTS = {
     torch.bfloat16: Tolerance(rtol=5e-2, atol=5e-2),
     torch.float16: Tolerance(rtol=1e-2, atol=1e-2),
 }
+
+# Kernels of nkilib against a float64 reference: they compute in fp32 and round once, which is half of the spacing of the
+# format. fp32: rounding of sums of some thousand terms, and of exponentials.
+NKILIB = {
+    torch.float32: Tolerance(rtol=1e-5, atol=1e-5),
+    torch.bfloat16: Tolerance(rtol=2**-8 + 2**-15, atol=1e-5),
+    torch.float16: Tolerance(rtol=2**-11 + 2**-18, atol=1e-5),
+}
+# Where results were rounded on the way (probabilities, hidden values).
+NKILIB_CHAINED = {
+    torch.float32: Tolerance(rtol=1e-4, atol=1e-5),
+    torch.bfloat16: Tolerance(rtol=2e-2, atol=2e-2),
+    torch.float16: Tolerance(rtol=4e-3, atol=4e-3),
+}
+# The same for gradients through several kernels, each of which rounds.
+NKILIB_GRADIENTS = {
+    torch.float32: Tolerance(rtol=1e-4, atol=1e-5),
+    torch.bfloat16: Tolerance(rtol=4e-2, atol=4e-2),
+    torch.float16: Tolerance(rtol=5e-3, atol=5e-3),
+}
+# Attention of nkilib: probabilities, and in the gradient their gradients, are rounded to the operands' type before the
+# Tensor engine multiplies them, as their sum over many keys averages out; fp32 has sums in another order.
+NKILIB_ATTENTION = {
+    torch.float32: Tolerance(rtol=1e-4, atol=1e-5),
+    torch.bfloat16: Tolerance(rtol=2**-7, atol=1e-2),
+    torch.float16: Tolerance(rtol=2**-10, atol=2e-3),
+}

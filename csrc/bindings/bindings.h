@@ -9,6 +9,7 @@ void bind_memory(pybind11::module_& m);
 void bind_eager(pybind11::module_& m);
 void bind_program(pybind11::module_& m);
 void bind_graphs(pybind11::module_& m);
+void bind_foreign(pybind11::module_& m);
 
 // Launches remember the Python line that made them.
 void set_launch_lines(bool on);

@@ -26,4 +26,5 @@ PYBIND11_MODULE(_C, m) {
   neuron::bindings::bind_eager(m);
   neuron::bindings::bind_program(m);
   neuron::bindings::bind_graphs(m);
+  neuron::bindings::bind_foreign(m);
 }

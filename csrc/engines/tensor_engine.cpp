@@ -6,6 +6,8 @@
 #include <new>
 #include <utility>
 
+#include "engines/isa/sgemm.h"
+#include "engines/isa/threads.h"
 #include "engines/row_product.h"
 
 namespace neuron::engines {
@@ -22,24 +24,7 @@ constexpr int64_t kSmallestTile = 32;
 // Products of less work than this run on the calling thread: waking others costs as much.
 constexpr int64_t kWorkWorthThreads = 1 << 17;
 
-void plain_sgemm(bool transpose_a, bool transpose_b, int64_t rows, int64_t columns, int64_t depth, const float* a,
-                 int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
-  for (int64_t i = 0; i < rows; ++i) {
-    float* row = c + i * ldc;
-    for (int64_t j = 0; j < columns; ++j) row[j] = beta == 0 ? 0 : beta * row[j];
-    for (int64_t p = 0; p < depth; ++p) {
-      const float factor = transpose_a ? a[p * lda + i] : a[i * lda + p];
-      const float* source = transpose_b ? b + p : b + p * ldb;
-      const int64_t step = transpose_b ? ldb : 1;
-      for (int64_t j = 0; j < columns; ++j) row[j] += factor * source[j * step];
-    }
-  }
-}
-
-TensorEngineHost g_host{
-    &plain_sgemm,
-    [](int64_t count, int64_t, int, void (*body)(void*, int64_t, int64_t), void* context) { body(context, 0, count); },
-    [] { return 1; }};
+TensorEngineHost g_host{&isa::blocked_sgemm, &isa::pool_parallel_for, &isa::pool_threads};
 
 template <class Body>
 void parallel(int64_t count, const Body& body) {

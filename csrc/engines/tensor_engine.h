@@ -39,7 +39,7 @@ using Sgemm = void (*)(bool transpose_a, bool transpose_b, std::int64_t rows, st
                        const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c,
                        std::int64_t ldc);
 
-// What the engine runs on: set once, before the first product. Without it a plain loop on the calling thread serves.
+// What the engine runs on: set once, before the first product. Without it, a GEMM and a pool of our own.
 struct TensorEngineHost {
   Sgemm sgemm;
   ParallelFor parallel_for;

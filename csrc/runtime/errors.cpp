@@ -74,6 +74,10 @@ void program_argument(std::string_view name, std::string_view what) {
               ". A program is built for the devices, dtypes and shapes of its first call, which the caller guards.");
 }
 
+void kernel_failed(std::string_view name, std::string_view what) {
+  TORCH_CHECK(false, "Kernel '", name, "' failed: ", what);
+}
+
 namespace {
 constexpr std::string_view kInvalid = " The capture is invalid now.";
 }

@@ -31,6 +31,8 @@ namespace neuron::errors {
 [[noreturn]] void bad_program(std::string_view name, std::string_view what);
 // RuntimeError: a program was given arguments that it was not built for. `what` goes on after "Program 'name' ".
 [[noreturn]] void program_argument(std::string_view name, std::string_view what);
+// RuntimeError: a kernel found while it ran that it cannot go on; `what` says why, and where.
+[[noreturn]] void kernel_failed(std::string_view name, std::string_view what);
 
 // RuntimeErrors of graph capture. Those that begin with capture_ make the capture invalid.
 // The op has to see values.

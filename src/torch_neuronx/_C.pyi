@@ -1,5 +1,6 @@
 """The interface of the extension module; csrc/bindings implements it."""
 
+from collections.abc import Sequence
 from typing import Any, TypedDict
 
 import torch
@@ -194,6 +195,19 @@ def program_statistics() -> dict[str, int]:
 # Graphs: torch.accelerator.Graph is the class
 def register_graphs() -> None: ...
 def graph_pool_handle() -> tuple[int, int]: ...
+
+# Kernels of NKI
+def launch_foreign(program: object, name: str, tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> None:
+    """Launches `program`, a capsule of nki._engines, on the current stream of the tensors' device.
+
+    `tensors` are all that it uses; `addresses` are those of its HBM storages, 0 where it finds a place itself.
+
+    Raises:
+        RuntimeError: a tensor is not on the device, or used by an open capture of another stream.
+    """
+
+def tensor_engine_host() -> object:
+    """A capsule with the matrix product and the threads that PyTorch brings, for nki._engines.set_host."""
 
 # Devices
 def device_count() -> int: ...

@@ -7,6 +7,8 @@ it by itself at the end of `import torch` (entry point group `torch.backends`); 
 from __future__ import annotations
 
 import sys
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 __version__ = "0.1.0"
@@ -112,12 +114,28 @@ def reset_dynamo_metrics() -> None:
     metrics.reset_dynamo_metrics()
 
 
+# Names that bring NKI with them, which is imported by those who use it.
+_KERNEL_NAMES = ("WrappedKernel", "nki_op", "wrap_nki")
+
+
+@cache
+def _libraries() -> dict[str, EntryPoint]:
+    """Packages that stand on this one and make themselves known, as nkilib does."""
+    return {point.name: point for point in entry_points(group="torch_neuronx.libraries")}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _KERNEL_NAMES:
+        from . import kernel_ops
+
+        return getattr(kernel_ops, name)
     # Names that torch.cuda has as variables, and that change here with the state of the device.
     if name == "default_generators":
         return _C.default_generators()
     if name == "_initialized":  # torch.utils.checkpoint asks for it
         return _C.is_initialized()
+    if name in _libraries():
+        return _libraries()[name].load()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -175,6 +193,7 @@ __all__ = [
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
+    "nki_op",
     "random",
     "reset_accumulated_memory_stats",
     "reset_adaptive_report",
@@ -189,4 +208,5 @@ __all__ = [
     "stream",
     "streams",
     "synchronize",
+    "wrap_nki",
 ]

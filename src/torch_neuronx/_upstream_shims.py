@@ -88,14 +88,16 @@ def _trace_convolutions_with_their_layout() -> None:
 
 def _trace_around_generators_and_streams() -> None:
     """Dynamo knows torch.cuda's functions on generators and streams by name and ends the graph at them. Ours it would
-    trace into, as user code: it warns of their C++ functions, and fails where a generator's state is set.
+    trace into, as user code: it warns of their C++ functions, and fails where a generator's state is set. NKI kernels,
+    which are traced and launched by code of their own, end a graph as well unless they are ops.
 
     Until: torch._dynamo.trace_rules asks the device's module (not in 2.13).
     """
 
     def skip(module: Any) -> None:
-        for name in ("random", "streams", "device"):
+        for name in ("random", "streams", "device", "nki_launch"):
             module.add(f"torch_neuronx.{name}")
+        module.add("nki")
 
     _when_imported("torch._dynamo.trace_rules", skip)
 

@@ -24,12 +24,15 @@ __all__ = [
     "GraphError",
     "InstallError",
     "InterprocessEventError",
+    "KernelError",
+    "KernelTensorsError",
     "KnobError",
     "KnobTooLateError",
     "MissingDeviceIndexError",
     "MissingExtensionError",
     "MissingLibraryError",
     "NeuronError",
+    "NoKernelGradientError",
     "NoSuchDeviceError",
     "NotANeuronDeviceError",
     "NotANeuronStreamError",
@@ -245,6 +248,28 @@ class GraphBuildError(CompileError, RuntimeError):
         "a graph could not be built for the device 'neuron': {reason}\n"
         "  op: {op}\n  arguments: {arguments}\n  line: {line}\n"
         "With options=dict(fallback_execution=True) torch.compile runs such graphs op by op instead."
+    )
+
+
+# -- Kernels of NKI ---------------------------------------------------------------------------------------------------
+
+
+class KernelError(NeuronError):
+    """A mistake in calling an NKI kernel on tensors of the device. Mistakes in kernels stand in nki.errors."""
+
+
+class KernelTensorsError(KernelError, RuntimeError):
+    """The tensors of one call are not on one device."""
+
+    message = "{kernel} was given tensors on {devices}: a kernel runs on one device. Move them with .to()."
+
+
+class NoKernelGradientError(KernelError, RuntimeError):
+    """backward() came to a kernel that nobody gave a gradient."""
+
+    message = (
+        "{kernel} has no gradient: a kernel is not differentiated by itself. Make it an op with torch_neuronx.nki_op "
+        "and give it one with register_autograd, call it in a torch.autograd.Function, or under torch.no_grad()."
     )
 
 

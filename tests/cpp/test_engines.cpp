@@ -11,6 +11,7 @@ int main() {
   test_functions();
   test_programs();
   test_random_programs();
+  test_isa_rows();
   std::printf("%d passed, %d failed\n", g_passed, g_failed);
   return g_failed != 0;
 }

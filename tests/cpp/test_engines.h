@@ -6,3 +6,4 @@ void test_kernels();
 void test_functions();
 void test_programs();
 void test_random_programs();
+void test_isa_rows();

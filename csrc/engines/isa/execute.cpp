@@ -1,0 +1,110 @@
+#include "engines/isa/execute.h"
+
+namespace neuron::engines::isa {
+
+Execute execute_of(Op op) {
+  switch (op) {
+    case Op::kDmaCopy:
+      return &execute_dma_copy;
+    case Op::kDmaTranspose:
+      return &execute_dma_transpose;
+    case Op::kDmaCompute:
+      return &execute_dma_compute;
+    case Op::kTableCopy:
+      return &execute_table_copy;
+    case Op::kMaskedCopy:
+      return &execute_masked_copy;
+    case Op::kMatmul:
+      return &execute_matmul;
+    case Op::kMatmulMx:
+      return &execute_matmul_mx;
+    case Op::kTranspose:
+      return &execute_transpose;
+    case Op::kCopy:
+      return &execute_copy;
+    case Op::kFill:
+      return &execute_fill;
+    case Op::kCopyPredicated:
+      return &execute_copy_predicated;
+    case Op::kTensorTensor:
+      return &execute_tensor_tensor;
+    case Op::kTensorScalar:
+      return &execute_tensor_scalar;
+    case Op::kScalarTensorTensor:
+      return &execute_scalar_tensor_tensor;
+    case Op::kTensorReduce:
+      return &execute_tensor_reduce;
+    case Op::kTensorScalarReduce:
+      return &execute_tensor_scalar_reduce;
+    case Op::kTensorScalarCumulative:
+      return &execute_tensor_scalar_cumulative;
+    case Op::kScan:
+      return &execute_scan;
+    case Op::kPartitionReduce:
+      return &execute_partition_reduce;
+    case Op::kActivation:
+      return &execute_activation;
+    case Op::kActivate2:
+      return &execute_activate2;
+    case Op::kExponential:
+      return &execute_exponential;
+    case Op::kReciprocal:
+      return &execute_reciprocal;
+    case Op::kQuantizeMx:
+      return &execute_quantize_mx;
+    case Op::kBnStats:
+      return &execute_bn_stats;
+    case Op::kBnAggr:
+      return &execute_bn_aggr;
+    case Op::kMax8:
+      return &execute_max8;
+    case Op::kFindIndex8:
+      return &execute_find_index8;
+    case Op::kMatchReplace8:
+      return &execute_match_replace8;
+    case Op::kShuffle:
+      return &execute_shuffle;
+    case Op::kRangeSelect:
+      return &execute_range_select;
+    case Op::kSelectReduce:
+      return &execute_select_reduce;
+    case Op::kDropout:
+      return &execute_dropout;
+    case Op::kRng:
+      return &execute_rng;
+    case Op::kRand2:
+      return &execute_rand2;
+    case Op::kSetRngSeed:
+      return &execute_set_rng_seed;
+    case Op::kRandSetState:
+      return &execute_rand_set_state;
+    case Op::kRandGetState:
+      return &execute_rand_get_state;
+    case Op::kIota:
+      return &execute_iota;
+    case Op::kAffineSelect:
+      return &execute_affine_select;
+    case Op::kLocalGather:
+      return &execute_local_gather;
+    case Op::kNGather:
+      return &execute_n_gather;
+    case Op::kNonzeroWithCount:
+      return &execute_nonzero_with_count;
+    case Op::kSequenceBounds:
+      return &execute_sequence_bounds;
+    case Op::kTopk:
+      return &execute_topk;
+    case Op::kRegisterMove:
+      return &execute_register_move;
+    case Op::kRegisterLoad:
+      return &execute_register_load;
+    case Op::kRegisterStore:
+      return &execute_register_store;
+    case Op::kRegisterAlu:
+      return &execute_register_alu;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace neuron::engines::isa

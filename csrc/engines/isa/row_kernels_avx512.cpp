@@ -1,0 +1,17 @@
+// Row kernels for x86 with AVX-512 F, BW, VL and DQ: the build gives this file their flags.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "engines/isa/row_kernels.h"
+
+namespace neuron::engines::isa {
+namespace {
+#include "engines/isa/row_table.inc"
+}  // namespace
+
+constinit const RowKernels avx512::kRowKernels = make_row_kernels();
+
+}  // namespace neuron::engines::isa
+#endif

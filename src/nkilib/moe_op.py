@@ -1,0 +1,110 @@
+"""A layer of experts as a PyTorch op: `nkilib.moe`."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_neuronx import nki_op
+
+from .arguments import require_floats, require_shape
+from .errors import UnsupportedDtypeError
+from .moe import MAX_HIDDEN_BYTES, moe_kernel
+from .tiling import BANK_COLUMNS, PARTITIONS, spans
+
+__all__ = ["moe"]
+
+
+@nki_op("nkilib::moe")
+def _moe(
+    x: torch.Tensor,
+    gate: torch.Tensor,
+    up: torch.Tensor,
+    down: torch.Tensor,
+    indices: torch.Tensor,
+    weights: torch.Tensor,
+) -> torch.Tensor:
+    size = _block_size(x, gate, indices)
+    return moe_kernel(x, gate, up, down, *_sorted(indices, weights, gate.shape[0], size))
+
+
+def _block_size(x: torch.Tensor, gate: torch.Tensor, indices: torch.Tensor) -> int:
+    """Tokens of a block: as many as an expert gets on average, and as fit on chip."""
+    average = indices.numel() // gate.shape[0]
+    fits = MAX_HIDDEN_BYTES // (len(spans(gate.shape[2], PARTITIONS)) * x.element_size())
+    return max(PARTITIONS, min(average, fits, BANK_COLUMNS) // PARTITIONS * PARTITIONS)
+
+
+def _sorted(
+    indices: torch.Tensor, weights: torch.Tensor, experts: int, size: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Pairs of token and expert in blocks of one expert each: tokens, weights, experts and the number of the blocks.
+
+    There are as many blocks as there can be at most, whatever the router chose: shapes do not depend on values.
+    """
+    flat = indices.reshape(-1).to(torch.int64)
+    pairs, device = flat.numel(), flat.device
+    blocks = min((pairs + experts * (size - 1)) // size, pairs)
+    ordered, order = torch.sort(flat, stable=True)
+    counts = torch.zeros(experts, dtype=torch.int64, device=device).scatter_add(0, flat, torch.ones_like(flat))
+    ends = ((counts + size - 1) // size).cumsum(0)  # in blocks
+    begins = ends - (counts + size - 1) // size
+    within = torch.arange(pairs, device=device) - (counts.cumsum(0) - counts)[ordered]
+    place = begins[ordered] * size + within
+    tokens = torch.full((blocks * size,), -1, dtype=torch.int64, device=device)
+    tokens = tokens.scatter(0, place, order // indices.shape[1])
+    sorted_weights = torch.zeros(blocks * size, dtype=torch.float32, device=device)
+    sorted_weights = sorted_weights.scatter(0, place, weights.reshape(-1).float()[order])
+    # The expert of block n is the first one whose blocks end after it; of unused blocks, any.
+    numbers = torch.arange(blocks, device=device)
+    expert = (numbers[:, None] >= ends[None, :]).sum(1).clamp(max=experts - 1)
+    return (
+        tokens.view(blocks, size).to(torch.int32),
+        sorted_weights.view(blocks, size),
+        expert.view(blocks, 1).to(torch.int32),
+        ends[-1:].view(1, 1).to(torch.int32),
+    )
+
+
+def moe(
+    x: torch.Tensor,
+    gate: torch.Tensor,
+    up: torch.Tensor,
+    down: torch.Tensor,
+    indices: torch.Tensor,
+    weights: torch.Tensor,
+) -> torch.Tensor:
+    """Each token through the experts that its router chose: the sum of weight * (silu(x @ gate) * (x @ up)) @ down.
+
+    Tokens are sorted by expert on the device, into blocks of one expert; shapes do not depend on what the router chose.
+
+    Args:
+        x: (tokens, hidden) of bf16, fp16 or fp32.
+        gate, up: (experts, hidden, intermediate), as `x`; at most 128 * 64 KiB of `intermediate` for 128 tokens.
+        down: (experts, intermediate, hidden), as `x`.
+        indices: (tokens, k) of int32 or int64, experts of each token, none of them twice.
+        weights: (tokens, k) of bf16, fp16 or fp32.
+
+    Returns:
+        (tokens, hidden) as `x`. There is no gradient.
+
+    Raises:
+        UnsupportedDtypeError, UnsupportedShapeError.
+    """
+    op = "moe"
+    require_floats(op, x=x, gate=gate, up=up, down=down)
+    require_floats(op, weights=weights)
+    if indices.dtype not in (torch.int32, torch.int64):
+        raise UnsupportedDtypeError(op=op, operand="indices", dtype=indices.dtype, rule="experts are int32 or int64")
+    require_shape(op, "x", x, x.dim() == 2, "it has to be (tokens, hidden)")
+    fits = gate.dim() == 3 and gate.shape[1] == x.shape[1]
+    require_shape(op, "gate", gate, fits, f"it has to be (experts, {x.shape[1]}, intermediate)")
+    limit = MAX_HIDDEN_BYTES // x.element_size()
+    require_shape(op, "gate", gate, gate.shape[2] <= limit, f"SBUF has room for {limit} of intermediate")
+    require_shape(op, "up", up, up.shape == gate.shape, f"gate has the shape {tuple(gate.shape)}")
+    expected = (gate.shape[0], gate.shape[2], gate.shape[1])
+    require_shape(op, "down", down, down.shape == expected, f"it has to be {tuple(expected)}, as gate is turned")
+    fits = indices.dim() == 2 and indices.shape[0] == x.shape[0]
+    require_shape(op, "indices", indices, fits, f"it has to be ({x.shape[0]}, k)")
+    require_shape(op, "weights", weights, weights.shape == indices.shape, f"indices has {tuple(indices.shape)}")
+    result: torch.Tensor = _moe(x, gate, up, down, indices, weights)
+    return result

@@ -218,3 +218,50 @@ def test_check_for_a_generation():
     x = numbers(128, 64)
     assert len(nki.check(needs_the_newest, target="trn2")(x)) == 1
     assert not nki.check(needs_the_newest, target="trn3")(x)
+
+
+def exchange(x, with_barrier):
+    core = nl.program_id(0)
+    scratch = nl.ndarray((2, *x.shape), dtype=x.dtype, buffer=nl.shared_hbm, name="scratch")
+    out = nl.ndarray((2, *x.shape), dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.load(x)
+    nisa.tensor_scalar(dst=tile, data=tile, op0=nl.add, operand0=float(core))
+    nisa.dma_copy(dst=scratch[core], src=tile)
+    if with_barrier:
+        nisa.core_barrier(scratch, cores=(0, 1))
+    theirs = nl.load(scratch[1 - core])
+    nisa.dma_copy(dst=out[core], src=theirs)
+    return out
+
+
+def test_a_core_that_reads_what_the_other_one_writes():
+    kernel = nki.jit(exchange)
+    x = numbers(16, 8)
+    with pytest.raises(errors.CoreRaceError, match="core_barrier") as raised:
+        kernel[2](x, with_barrier=False)
+    assert "scratch" in str(raised.value)
+    np.testing.assert_array_equal(kernel[2](x, with_barrier=True), [x + 1, x])
+
+
+def test_cores_that_write_the_same_elements_are_warned_of():
+    @nki.jit
+    def both_write(x):
+        return store(nl.load(x))
+
+    with pytest.warns(errors.CoreRaceWarning, match="both cores write"):
+        both_write[2](numbers(16, 8))
+
+
+def test_cores_that_write_columns_of_their_own_are_fine():
+    @nki.jit
+    def columns(x):
+        core, width = nl.program_id(0), x.shape[1] // 2
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        mine = slice(core * width, (core + 1) * width)
+        nisa.dma_copy(dst=out[:, mine], src=nl.load(x[:, mine]))
+        return out
+
+    x = numbers(16, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(columns[2](x), x)

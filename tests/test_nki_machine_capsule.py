@@ -65,8 +65,8 @@ def test_programs_that_run_together():
         b.emit("fill", tile, (), float(rank))
         b.emit("sendrecv", tile, tile, 1 - rank, 1 - rank, 0)
         outs.append(b.array(b.stored(tile)))
-    struct = struct_of(_engines.capsule([b.program() for b in pair]))
-    assert call(struct, *(o.ctypes.data for o in outs)) == (0, "")
+    capsule = _engines.capsule([b.program() for b in pair])
+    assert call(struct_of(capsule), *(o.ctypes.data for o in outs)) == (0, "")
     assert (outs[0] == 1).all()
     assert (outs[1] == 0).all()
 

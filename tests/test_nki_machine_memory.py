@@ -42,6 +42,46 @@ def test_copies_between_shapes_and_strides(rng):
     np.testing.assert_array_equal(b.array(turned), x.T)
 
 
+def _random_view(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[int, tuple[int, ...], int]:
+    """Elements of memory, strides and offset of a view of `shape`: dimensions in any order, with gaps, reversed."""
+    strides, reach = [0] * len(shape), 1
+    for d in rng.permutation(len(shape)):
+        strides[d] = reach * int(rng.integers(1, 3))
+        reach = strides[d] * shape[d]
+    offset = 0
+    for d in range(len(shape)):
+        if rng.integers(0, 4) == 0:
+            offset += strides[d] * (shape[d] - 1)
+            strides[d] = -strides[d]
+    return reach + 1, tuple(strides), offset
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_copies_of_any_layout(seed):
+    rng = np.random.default_rng(seed)
+    factors = [int(f) for f in rng.choice([1, 2, 3, 4, 5, 7, 8], 5)]
+    shapes = []
+    for _ in range(2):
+        order = [factors[i] for i in rng.permutation(5)]
+        cuts = sorted(int(c) for c in rng.choice(range(1, 5), int(rng.integers(0, 4)), replace=False))
+        shapes.append(tuple(int(np.prod(order[a:z])) for a, z in zip([0, *cuts], [*cuts, 5], strict=True)))
+    number = [np.float32, np.uint16, np.uint8, np.int64][seed % 4]
+    b = ProgramBuilder()
+    views, arrays = [], []
+    for shape in shapes:
+        size, strides, offset = _random_view(rng, shape)
+        memory = rng.integers(0, 200, size).astype(number)
+        views.append(view(b.given(memory), shape, strides, offset))
+        bytes_apart = tuple(s * memory.itemsize for s in strides)
+        arrays.append(np.lib.stride_tricks.as_strided(memory[offset:], shape, bytes_apart))
+    b.copy(views[0], views[1])
+    expected = b.array(views[0]).copy()
+    shown = np.lib.stride_tricks.as_strided(expected[views[0].offset :], shapes[0], arrays[0].strides)
+    shown[...] = arrays[1].reshape(shapes[0])
+    b.run()
+    np.testing.assert_array_equal(b.array(views[0]), expected)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int32", "uint8", "int16"])
 def test_copies_convert_through_fp32(rng, dtype):
     b = ProgramBuilder()

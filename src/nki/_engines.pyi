@@ -91,8 +91,11 @@ def run(
         ProgramFault: what only shows when a program runs. Memory that was written until then stays so.
     """
 
-def capsule(programs: Sequence[Program]) -> Any:
-    """A PyCapsule "nki.program" by which other extension modules run programs together (csrc/engines/isa/capsule.h)."""
+def capsule(programs: Sequence[Program], lines: Sequence[Sequence[str]] = ()) -> Any:
+    """A PyCapsule "nki.program" by which other extension modules run programs together (csrc/engines/isa/capsule.h).
+
+    `lines` says for each program where its instructions come from; what goes wrong is told with it.
+    """
 
 def set_host(host: Any) -> None:
     """Takes GEMM and threads from the PyCapsule "neuron.tensor_engine_host" instead of those of this module."""

@@ -191,6 +191,19 @@ class RaceError(NkiError, RuntimeError):
     )
 
 
+class CoreRaceError(NkiError, RuntimeError):
+    """A core reads what the other one may be writing at the same time."""
+
+    message = (
+        "One core writes elements of {tensor} ({writer}) that the other one reads ({reader}), and nothing between them "
+        "puts that in order. Let both cores reach nisa.core_barrier({tensor}, cores=(0, 1)) after the write."
+    )
+
+
+class CoreRaceWarning(UserWarning):
+    """Two cores write the same elements of shared HBM."""
+
+
 # -- While a kernel runs ----------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from . import _engines
 from .allocation import Allocation, allocate_on_chip
 from .arguments import Structure, call, tensors_of
-from .checks import check_program, check_trace
+from .checks import check_cores, check_program, check_trace
 from .element_types import TYPES, DType
 from .errors import (
     OutputNotInSharedHbmError,
@@ -182,6 +182,8 @@ def specialize(
         ]
     programs = [program for program, _ in traced]
     _check_agreement(function.__name__, programs)
+    if request.grid == (2,):
+        check_cores([program.trace for program in programs])
     first = programs[0]
     written = {
         view.storage.position

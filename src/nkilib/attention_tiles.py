@@ -10,7 +10,7 @@ from nki.tensor import NkiTensor
 
 from .tiling import PARTITIONS, psum, sbuf, spans
 
-__all__ = ["Visibility", "load_rows", "store_rows", "transposed"]
+__all__ = ["Visibility", "load_rows", "rectangles", "store_rows", "transposed"]
 
 # Added to a score that must not count. Times any sensible scale it stays far below LOWEST.
 _MASKED = -1e37
@@ -41,6 +41,12 @@ def store_rows(matrix: NkiTensor, start: int, count: int, tile: NkiTensor) -> No
         nisa.dma_copy(dst=rows.reshape((whole, PARTITIONS, columns)).permute((1, 0, 2)), src=tile[:, 0:whole, :])
     if rest:
         nisa.dma_copy(dst=matrix[start + whole * PARTITIONS : start + count, :], src=tile[0:rest, whole, :])
+
+
+def rectangles(count: int) -> list[tuple[int, int, int]]:
+    """(block, blocks, rows) of a tile of `count` rows: the full blocks, and the one that is not."""
+    whole, rest = divmod(count, PARTITIONS)
+    return [r for r in ((0, whole, PARTITIONS), (whole, 1, rest)) if r[1] and r[2]]
 
 
 def transposed(tile: NkiTensor, count: int) -> NkiTensor:

@@ -158,13 +158,13 @@ def selective_scan_kernel(
                         state = current[part.number]
                         decays = sbuf((part.rows, t))
                         h, _ = states_of(part, coefficients[part.number], b_row, n, state, decays)
-                        nisa.tensor_copy(state[:, n : n + 1], h[:, t - 1 : t], engine=nisa.engine.scalar)
+                        nisa.activation(state[:, n : n + 1], nl.copy, h[:, t - 1 : t])
                         seen = sbuf(h.shape)
                         nisa.tensor_tensor(seen, h, c_row[0 : part.rows, :], op=nl.multiply, engine=nisa.engine.vector)
                         nisa.tensor_tensor(total, total, seen, op=nl.add, engine=nisa.engine.gpsimd)
                 for part, total in zip(group, sums, strict=True):
                     out = sbuf(total.shape, x.dtype)
-                    nisa.tensor_copy(out, total, engine=nisa.engine.scalar)
+                    nisa.activation(out, nl.copy, total)
                     store(y[i, part.start : part.start + part.rows, t0 : t0 + t], out)
         _store_tiles(last[i], current)
     return y, last, begins

@@ -135,7 +135,7 @@ class _Sums:
     def store(self, *gradients: NkiTensor) -> None:
         for bank, gradient in zip(self.banks, gradients, strict=True):
             out = sbuf(bank.shape, gradient.dtype)
-            nisa.tensor_copy(out, bank, engine=nisa.engine.scalar)
+            nisa.activation(out, nl.copy, bank)
             store(gradient, out)
 
 

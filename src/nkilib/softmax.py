@@ -14,9 +14,8 @@ from .tiling import PARTITIONS, load, sbuf, spans, store
 
 __all__ = ["RowSum", "softmax_backward_kernel", "softmax_kernel"]
 
-# Longest row that is loaded once and kept; longer ones go through SBUF twice, in pieces.
-_WHOLE = 8192
-_PIECE = 4096
+# Longest row that is loaded once; longer ones go through SBUF twice, in pieces.
+_PIECE = 8192
 # The least maximum: finite, so that a piece of nothing but -inf adds exp(-inf) = 0 and not NaN.
 _LOWEST = -3.4028234663852886e38
 
@@ -71,13 +70,13 @@ def softmax_kernel(x: NkiTensor) -> NkiTensor:
 
     128 rows at a time, one per partition. Rows of up to 8192 elements are loaded once: a maximum (Vector), exponentials
     with their sum (Scalar), a product (Vector), each one instruction for the whole row; the maximum of the next rows
-    comes before the product of these, which waits for the Scalar engine. Longer rows pass twice, in pieces of 4096:
+    comes before the product of these, which waits for the Scalar engine. Longer rows pass twice, in pieces of 8192:
     first for maximum and sum, then for the result. Modelled on trn2: Vector bound for bf16, bound by DMA for long rows
     of fp32.
     """
     rows, columns = x.shape
     y = nl.ndarray((rows, columns), dtype=x.dtype, buffer=nl.shared_hbm)
-    pieces = spans(columns, columns if columns <= _WHOLE else _PIECE)
+    pieces = spans(columns, _PIECE)
     before: Callable[[], None] | None = None
     for start, p in spans(rows, PARTITIONS):
         run = RowSum(p, len(pieces))
@@ -85,7 +84,7 @@ def softmax_kernel(x: NkiTensor) -> NkiTensor:
             powers = run.add(i, load(x[start : start + p, c0 : c0 + c]))
         if before is not None:
             before()
-        if columns <= _WHOLE:
+        if len(pieces) == 1:
             before = partial(_normalise, y[start : start + p, :], powers, run)
             continue
         run.finish()
@@ -123,22 +122,17 @@ def softmax_backward_kernel(y: NkiTensor, grad: NkiTensor) -> NkiTensor:
     rows, columns = y.shape
     dx = nl.ndarray((rows, columns), dtype=y.dtype, buffer=nl.shared_hbm)
     pieces = spans(columns, _PIECE)
-    keep = columns <= _WHOLE
     for start, p in spans(rows, PARTITIONS):
         sums = sbuf((p, len(pieces)))
-        kept = []
         for i, (c0, c) in enumerate(pieces):
             out, back = load(y[start : start + p, c0 : c0 + c]), load(grad[start : start + p, c0 : c0 + c])
             product = sbuf((p, c))
             nisa.tensor_tensor(product, out, back, op=nl.multiply, engine=nisa.engine.gpsimd)
             nisa.activation_reduce(product, nl.copy, product, reduce_op=nl.add, reduce_res=sums[:, i : i + 1])
-            kept.append((out, back))
         mean = sbuf((p, 1))
         nisa.tensor_reduce(mean, nl.add, sums, axis=1)
-        for i, (c0, c) in enumerate(pieces):
-            if keep:
-                out, back = kept[i]
-            else:
+        for c0, c in pieces:
+            if len(pieces) > 1:
                 out, back = load(y[start : start + p, c0 : c0 + c]), load(grad[start : start + p, c0 : c0 + c])
             result = sbuf((p, c), y.dtype)
             nisa.scalar_tensor_tensor(result, back, nl.subtract, mean, nl.multiply, out)

@@ -46,8 +46,7 @@ class _Launchable:
 
     def __init__(self, specialization: Specialization, device: torch.device) -> None:
         self.groups = [
-            (_engines.capsule([specialization.programs[i].executable for i in group]), group)
-            for group in specialization.groups()
+            (_capsule([specialization.programs[i] for i in group]), group) for group in specialization.groups()
         ]
         # Constants move to the device, whose allocator knows when the last launch that reads them is over.
         self.constants = [
@@ -59,6 +58,11 @@ class _Launchable:
             ]
             for program in specialization.programs
         ]
+
+
+def _capsule(programs: list[Program]) -> Any:
+    lines = [[f"{i.line[0]}:{i.line[1]}" for i in program.trace.instructions] for program in programs]
+    return _engines.capsule([program.executable for program in programs], lines)
 
 
 _launchables: WeakKeyDictionary[Specialization, dict[torch.device, _Launchable]] = WeakKeyDictionary()

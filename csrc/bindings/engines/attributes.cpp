@@ -15,7 +15,7 @@ using namespace engines::isa;
 namespace {
 
 // One letter per attribute: a - operator, f - function, c - reduce command, g - groups (lists keep their lengths), and
-// v - any other value.
+// v - any other value, V - one that may be left out.
 struct Entry {
   const char* name;
   const char* attributes;
@@ -28,7 +28,7 @@ constexpr std::array<Entry, static_cast<std::size_t>(Op::kCount)> kOperations = 
     {"dma_compute", "avv"},
     {"table_copy", "vv"},
     {"masked_copy", "v"},
-    {"matmul", "vv"},
+    {"matmul", "vvV"},
     {"matmul_mx", "v"},
     {"transpose", ""},
     {"copy", ""},
@@ -72,7 +72,7 @@ constexpr std::array<Entry, static_cast<std::size_t>(Op::kCount)> kOperations = 
     {"register_move", ""},
     {"register_load", ""},
     {"register_store", ""},
-    {"register_alu", "a"},
+    {"register_alu", "aV"},
     {"loop_begin", "v"},
     {"loop_end", ""},
     {"while_begin", ""},
@@ -216,10 +216,11 @@ std::vector<Attribute> attributes_of(Op op, PyObject* attributes, std::size_t in
   std::vector<Attribute> result;
   result.reserve(kinds.size());
   for (std::size_t i = 0; i < kinds.size(); ++i) {
+    if (i >= count && kinds[i] == 'V') break;
     if (i >= count) refuse(op, instruction, i, "is missing");
     PyObject* value = PyTuple_GET_ITEM(attributes, static_cast<Py_ssize_t>(i));
     try {
-      if (kinds[i] != 'v' && kinds[i] != 'g' && PyUnicode_Check(value))
+      if (kinds[i] != 'v' && kinds[i] != 'V' && kinds[i] != 'g' && PyUnicode_Check(value))
         result.emplace_back(named(kinds[i], value));
       else
         result.push_back(value_of(value, kinds[i] == 'g'));

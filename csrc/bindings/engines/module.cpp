@@ -125,6 +125,7 @@ void run_programs(const Programs& programs, const std::vector<std::vector<std::u
 struct Group {
   ProgramCapsule capsule;
   Programs programs;
+  std::vector<std::vector<std::string>> lines;  // of each program's instructions, or empty
   std::atomic<int> references{1};
 };
 
@@ -142,8 +143,13 @@ int run_group(void* group, void* const* addresses, char* error, std::size_t erro
     run(programs, places, 0, &print_to_stdout);
     return 0;
   } catch (const ProgramFault& fault) {
-    std::snprintf(error, error_size, "%s: %s (core %d, instruction %d)", title_of(fault.kind), fault.what(),
-                  fault.program, fault.instruction);
+    const auto& lines = static_cast<Group*>(group)->lines;
+    const auto program = static_cast<std::size_t>(fault.program), place = static_cast<std::size_t>(fault.instruction);
+    const std::string where = program < lines.size() && place < lines[program].size()
+                                  ? lines[program][place]
+                                  : "instruction " + std::to_string(fault.instruction);
+    std::snprintf(error, error_size, "%s: %s (core %d, %s)", title_of(fault.kind), fault.what(), fault.program,
+                  where.c_str());
   } catch (const std::exception& other) {
     std::snprintf(error, error_size, "%s", other.what());
   }
@@ -155,9 +161,10 @@ void release_group(void* group) {
   if (--g->references == 0) delete g;
 }
 
-py::capsule make_capsule(const Programs& programs) {
+py::capsule make_capsule(const Programs& programs, std::vector<std::vector<std::string>> lines) {
   auto* group = new Group;
   group->programs = programs;
+  group->lines = std::move(lines);
   group->capsule = {kCapsuleVersion, group, &run_group, [](void* g) { ++static_cast<Group*>(g)->references; },
                     &release_group};
   return py::capsule(&group->capsule, kProgramCapsule, [](PyObject* capsule) {
@@ -232,7 +239,7 @@ PYBIND11_MODULE(_engines, m) {
   py::class_<Executable, std::shared_ptr<Executable>>(m, "Program")
       .def(py::init(&make_program), py::arg("instructions"), py::arg("storages"), py::arg("registers"),
            py::arg("precise") = true)
-      .def("capsule", [](const std::shared_ptr<Executable>& e) { return make_capsule({e}); })
+      .def("capsule", [](const std::shared_ptr<Executable>& e) { return make_capsule({e}, {}); })
       .def("lifetimes", &lifetimes)
       .def("unwritten_reads", &unwritten_reads)
       .def("unwritten_storages", [](const Executable& e) { return e.image().unwritten_storages; })
@@ -241,7 +248,8 @@ PYBIND11_MODULE(_engines, m) {
       .def_property_readonly("memory_bytes", [](const Executable& e) { return e.image().plan.arena_bytes; });
   m.def("run", &run_programs, py::arg("programs"), py::arg("memories"), py::arg("threads") = py::none(),
         py::arg("print") = py::none());
-  m.def("capsule", &make_capsule, py::arg("programs"));
+  m.def("capsule", &make_capsule, py::arg("programs"),
+        py::arg("lines") = std::vector<std::vector<std::string>>{});
   m.def("set_host", &set_host, py::arg("host"));
 }
 

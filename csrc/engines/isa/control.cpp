@@ -11,8 +11,6 @@ using std::int64_t;
 
 namespace {
 
-bool fits(int64_t value) { return value == static_cast<std::int32_t>(value); }
-
 // Registers have 32 bits and wrap; what was loaded from 64-bit integers keeps its width.
 int64_t wrapped(int64_t value) { return static_cast<std::int32_t>(static_cast<std::uint32_t>(value)); }
 
@@ -78,8 +76,8 @@ int64_t apply(Alu op, int64_t a, int64_t b) {
     case Alu::kLeftShift:
       return b < 0 || b > 63 ? 0 : static_cast<int64_t>(ua << b);
     case Alu::kRightShift:
-      if (b < 0 || b > (fits(a) ? 31 : 63)) return 0;
-      return static_cast<int64_t>((fits(a) ? static_cast<std::uint32_t>(a) : ua) >> b);
+      if (b < 0 || b > 31) return 0;
+      return static_cast<int64_t>(static_cast<std::uint32_t>(a) >> b);
     case Alu::kArithmeticRightShift:
       return a >> (b < 0 ? 0 : b > 63 ? 63 : b);
     case Alu::kAbs:
@@ -117,7 +115,8 @@ void execute_register_alu(Core& core, const Instruction& instruction) {
   const int64_t a = core.integer(instruction.operands[1]);
   const int64_t b = core.has(instruction.operands[2]) ? core.integer(instruction.operands[2]) : 0;
   const int64_t value = apply(static_cast<Alu>(std::get<int64_t>(instruction.attributes[0])), a, b);
-  core.reg(instruction.operands[0].index) = fits(a) && fits(b) ? wrapped(value) : value;
+  // Scalars of 64 bits say so.
+  core.reg(instruction.operands[0].index) = instruction.attributes.size() > 1 ? value : wrapped(value);
 }
 
 }  // namespace neuron::engines::isa

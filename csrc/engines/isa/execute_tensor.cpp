@@ -229,9 +229,57 @@ Matrix dequantised(const Tile& tile, const Tile& scale, Scratch& scratch) {
 
 }  // namespace
 
+namespace {
+
+// The transpose mode of the engine: moving is a permutation, and what it picks from stationary passes bit for bit, NaN
+// and infinities too. False when moving is anything else.
+bool transpose_by(const Tile& moving, const Tile& stationary, const Tile& to) {
+  const int64_t depth = moving.size[0], columns = moving.free();
+  if (stationary.type != to.type || stationary.size[0] != depth || to.free() != columns) return false;
+  std::vector<float> choice(static_cast<std::size_t>(depth * columns));
+  widen_tile(moving, choice.data());
+  std::vector<int64_t> chosen(static_cast<std::size_t>(columns), -1);
+  for (int64_t row = 0; row < depth; ++row) {
+    for (int64_t c = 0; c < columns; ++c) {
+      const float value = choice[static_cast<std::size_t>(row * columns + c)];
+      if (value == 0) continue;
+      auto& place = chosen[static_cast<std::size_t>(c)];
+      if (value != 1 || place >= 0) return false;
+      place = row;
+    }
+  }
+  const auto bytes = bytes_of(to.type);
+  std::vector<const std::byte*> elements;
+  Cursor from(stationary);
+  for (int64_t i = 0, n = stationary.elements(); i < n; ++i, from.advance(1)) elements.push_back(from.pointer());
+  Cursor target(to);
+  const int64_t width = stationary.free();
+  for (int64_t m = 0; m < width; ++m) {
+    for (int64_t c = 0; c < columns; ++c, target.advance(1)) {
+      const int64_t row = chosen[static_cast<std::size_t>(c)];
+      const std::byte* element = row < 0 ? nullptr : elements[static_cast<std::size_t>(row * width + m)];
+      if (element)
+        std::memcpy(target.pointer(), element, bytes);
+      else
+        std::memset(target.pointer(), 0, bytes);
+    }
+  }
+  return true;
+}
+
+bool is_set(const Instruction& instruction, std::size_t attribute) {
+  if (attribute >= instruction.attributes.size()) return false;
+  const auto* flag = std::get_if<int64_t>(&instruction.attributes[attribute]);
+  return flag && *flag;
+}
+
+}  // namespace
+
 void execute_matmul(Core& core, const Instruction& instruction) {
-  const auto* flag = std::get_if<int64_t>(&instruction.attributes[1]);
-  const bool double_row = flag && *flag;
+  const bool double_row = is_set(instruction, 1);
+  if (is_set(instruction, 2) && transpose_by(core.tile(instruction.operands[2]), core.tile(instruction.operands[1]),
+                                             core.tile(instruction.operands[0])))
+    return;
   const Matrix stationary = matrix(core.tile(instruction.operands[1]), double_row, workspace().stationary);
   const Matrix moving = matrix(core.tile(instruction.operands[2]), double_row, workspace().moving);
   accumulate(stationary, moving, core.tile(instruction.operands[0]), instruction.attributes[0]);

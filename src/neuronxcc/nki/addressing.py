@@ -162,11 +162,11 @@ def _expressions(tile: Tile, keys: list[Any]) -> Tile:
     elif not shape:
         shape = (1,)
     indices = [i.broadcast(shape) for i in indices]
-    bounds = tuple(
-        (index, n, dim)
-        for dim, (index, n) in enumerate(zip(indices, tile.shape, strict=True))
-        if index.range()[0] < 0 or index.range()[1] >= n
-    )
+    bounds: tuple[tuple[Index, int, int], ...] = ()
+    for dim, (index, n) in enumerate(zip(indices, tile.shape, strict=True)):
+        low, high = index.range()
+        if low < 0 or high >= n:
+            bounds = (*bounds, (index, n, dim))
     if tile.table is not None:
         if bounds:
             _outside(tile, bounds[0][2], *bounds[0][0].range())

@@ -5,7 +5,8 @@ Limits of single instructions are checked where they are called (nki.isa); here 
 
 from __future__ import annotations
 
+from .cores import check_cores
 from .program import check_program
 from .trace import check_trace
 
-__all__ = ["check_program", "check_trace"]
+__all__ = ["check_cores", "check_program", "check_trace"]

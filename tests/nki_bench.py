@@ -74,5 +74,6 @@ class Bench:
             results.append(result)
         program = _engines.Program(self._instructions, self._storages, 0, True)
         for _ in range(repeat):
-            _engines.run([program], [self._addresses])
+            in_hbm = [a for a, s in zip(self._addresses, self._storages, strict=True) if not s.on_chip]
+            _engines.run([program], [in_hbm])
         return results[0] if len(results) == 1 else results

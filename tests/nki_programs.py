@@ -99,7 +99,8 @@ class ProgramBuilder:
         return _engines.Program(self.trace.instructions, self.trace.storages, self.trace.registers, precise)
 
     def addresses(self) -> list[int]:
-        return [self.arrays[s.number].ctypes.data if s.number in self.arrays else 0 for s in self.trace.storages]
+        in_hbm = [s.number for s in self.trace.storages if not s.on_chip]
+        return [self.arrays[number].ctypes.data if number in self.arrays else 0 for number in in_hbm]
 
     def array(self, tensor: NkiTensor) -> np.ndarray[Any, Any]:
         return self.arrays[tensor.storage.number]

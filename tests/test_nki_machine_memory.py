@@ -382,7 +382,7 @@ def test_one_program_on_several_threads():
 
     def work(i: int) -> None:
         for _ in range(200):
-            _engines.run([program], [[inputs[i].ctypes.data, outputs[i].ctypes.data, 0]])
+            _engines.run([program], [[inputs[i].ctypes.data, outputs[i].ctypes.data]])
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
     for t in threads:

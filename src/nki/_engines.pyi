@@ -82,7 +82,7 @@ def run(
 
     Args:
         programs: by core or rank.
-        memories: per program and storage the address of its memory; 0 on chip, and in private HBM where the machine
+        memories: per program the address of each of its storages in HBM, in order; 0 in private HBM where the machine
             finds a place.
         threads: use at most so many; None or 0 uses all.
         print: gets the prefix and the values (float32, int64 or bool) of what kernels print; None writes to stdout.

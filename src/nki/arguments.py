@@ -6,6 +6,7 @@ import enum
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from . import arrays
@@ -15,6 +16,9 @@ from .tensor import NkiTensor
 __all__ = ["Structure", "bind", "call", "constant_key", "tensors_of"]
 
 
+_signature = lru_cache(maxsize=1024)(inspect.signature)  # looking at a function takes longer than a small kernel
+
+
 def bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments by parameter name, defaults filled in.
 
@@ -22,7 +26,7 @@ def bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         KernelArgumentError: they do not fit the kernel's signature.
     """
     try:
-        bound = inspect.signature(function).bind(*args, **kwargs)
+        bound = _signature(function).bind(*args, **kwargs)
     except TypeError as reason:
         raise KernelArgumentError(kernel=function.__name__, reason=str(reason)) from None
     bound.apply_defaults()
@@ -31,7 +35,7 @@ def bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """Calls `function` with what :func:`bind` returned."""
-    signature = inspect.signature(function)
+    signature = _signature(function)
     bound = inspect.BoundArguments(signature, OrderedDict(arguments))
     return function(*bound.args, **bound.kwargs)
 

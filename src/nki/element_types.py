@@ -87,6 +87,9 @@ _OF_NUMPY = {t.numpy: t for t in reversed(list(TYPES.values())) if t.kind != "pa
 _ALIASES = {"bool_": "bool", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
+_found: dict[Any, DType] = {}
+
+
 def of(dtype: Any) -> DType:
     """The element type that `dtype` names: one of ours, its name, a NumPy or ml_dtypes type, or a torch dtype.
 
@@ -95,6 +98,13 @@ def of(dtype: Any) -> DType:
     """
     if type(dtype) is DType:
         return dtype
+    found = _found.get(dtype)
+    if found is None:
+        found = _found[dtype] = _look_up(dtype)
+    return found
+
+
+def _look_up(dtype: Any) -> DType:
     if isinstance(dtype, str):
         found = TYPES.get(_ALIASES.get(dtype, dtype))
         if found is not None:

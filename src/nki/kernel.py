@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -18,7 +19,7 @@ from .arguments import Structure, bind
 from .element_types import DType
 from .errors import BadGridError, NoTensorArgumentError, UnknownFrameworkError, UnknownJitOptionError
 from .specialization import Request, Specialization, specialize
-from .targets import target_of
+from .targets import INSTANCE, OVERRIDE, target_of
 
 __all__ = ["BoundKernel", "Kernel", "PerRank", "jit", "register_framework"]
 
@@ -141,15 +142,22 @@ class BoundKernel:
         return run_host(self.kernel.specialization_of(structure, self.request()), structure)
 
     def request(self, default_target: str | None = None, rank: int = 0) -> Request:
-        target = target_of(self.target if self.target is not None else default_target)
+        """How the kernel is to run now; the environment may have changed since the last call."""
+        names = self.target, default_target, os.environ.get(OVERRIDE), os.environ.get(INSTANCE)
         precise = os.environ.get("NKI_PRECISE_FP", "1") != "0"
-        return Request(target=target, grid=self.grid, rank=rank, ranks=self.ranks, precise=precise)
+        return _request(names, self.grid, rank, self.ranks, precise)
 
     def structure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Structure:
         structure = Structure(bind(self.kernel.function, args, kwargs), "", _is_tensor)
         if not structure.tensors:
             raise NoTensorArgumentError(kernel=self.kernel.__name__)
         return structure
+
+
+@lru_cache(maxsize=1024)
+def _request(names: tuple[str | None, ...], grid: tuple[int, ...], rank: int, ranks: int, precise: bool) -> Request:
+    target, default_target = names[:2]
+    return Request(target_of(target if target is not None else default_target), grid, rank, ranks, precise)
 
 
 def _framework_for(

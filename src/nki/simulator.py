@@ -63,17 +63,11 @@ class _Arguments:
         self.given = structure.tensors
         self.names = structure.names
         self.views = [arrays.to_numpy(t) for t in structure.tensors]
-        self.memory = [
-            np.ascontiguousarray(view, dtype.numpy)
-            for view, dtype in zip(self.views, specialization.argument_types, strict=True)
-        ]
+        self.memory = [np.ascontiguousarray(view) for view in self.views]
         for place in specialization.written:
             if not self.views[place].flags.writeable:
                 raise ReadOnlyArgumentError(kernel=specialization.name, name=structure.names[place])
-        self.shared = [
-            poisoned(s.shape, dtype)
-            for s, dtype in zip(specialization.shared, specialization.shared_types, strict=True)
-        ]
+        self.shared = [poisoned(s.shape, s.dtype) for s in specialization.shared]
 
     def addresses(self) -> list[list[int]]:
         return self.specialization.memories([m.ctypes.data for m in self.memory], [s.ctypes.data for s in self.shared])
@@ -82,12 +76,12 @@ class _Arguments:
         for place in self.specialization.written:
             view, memory = self.views[place], self.memory[place]
             if memory is not view and not np.shares_memory(memory, view):
-                view[...] = memory.reshape(view.shape).astype(view.dtype)
+                view[...] = memory.reshape(view.shape)
         like = self.given[0]
         outputs = (
             self.given[o.argument]
             if o.argument >= 0
-            else arrays.from_numpy(self.shared[o.shared].astype(o.dtype.numpy, copy=False).reshape(o.shape), like)
+            else arrays.from_numpy(self.shared[o.shared].reshape(o.shape), like)
             for o in self.specialization.outputs
         )
         return self.specialization.result.rebuilt(outputs)

@@ -16,7 +16,7 @@ from . import _engines
 from .allocation import Allocation, allocate_on_chip
 from .arguments import Structure, call, tensors_of
 from .checks import check_cores, check_program, check_trace
-from .element_types import TYPES, DType
+from .element_types import DType
 from .errors import (
     OutputNotInSharedHbmError,
     ProgramsDisagreeError,
@@ -28,9 +28,6 @@ from .tensor import NkiTensor
 from .trace import Trace, tracing
 
 __all__ = ["Output", "Program", "Request", "Specialization", "specialize"]
-
-
-_BY_CODE = {dtype.code: dtype for dtype in TYPES.values()}
 
 
 @dataclass(frozen=True)
@@ -71,17 +68,10 @@ class Program:
         return [s for s in self.trace.storages if s.region == "shared_hbm" and s.role not in ("argument", "constant")]
 
     @cached_property
-    def types(self) -> list[DType]:
-        """Per storage the type that its elements have in memory: fp32 where the request is not for precise floats."""
-        return [_BY_CODE[code] for code in self.executable.storage_types()]
-
-    @cached_property
     def constants(self) -> dict[int, np.ndarray[Any, Any]]:
         """The bytes of each constant, by number of its storage."""
         return {
-            s.number: np.ascontiguousarray(s.data, self.types[s.number].numpy)
-            for s in self.trace.storages
-            if s.role == "constant"
+            s.number: np.ascontiguousarray(s.data, s.dtype.numpy) for s in self.trace.storages if s.role == "constant"
         }
 
 
@@ -114,36 +104,40 @@ class Specialization:
         return self.programs[0].shared
 
     @cached_property
-    def argument_types(self) -> list[DType]:
-        """The type that the elements of each tensor argument have in memory."""
-        first = self.programs[0]
-        return [first.types[s.number] for s in first.trace.storages if s.role == "argument"]
-
-    @cached_property
-    def shared_types(self) -> list[DType]:
-        """The same for the kernel's own tensors in shared HBM."""
-        return [self.programs[0].types[s.number] for s in self.shared]
+    def _places(self) -> list[tuple[list[int], list[tuple[int, int]], list[tuple[int, int]]]]:
+        """Per program the addresses of its storages in HBM, as far as they are known, and which of them are those of
+        arguments and of the kernel's own tensors: pairs of (place, which)."""
+        found = []
+        for program in self.programs:
+            known: list[int] = []
+            arguments: list[tuple[int, int]] = []
+            shared: list[tuple[int, int]] = []
+            for storage in program.trace.storages:
+                if storage.on_chip:
+                    continue
+                if storage.role == "argument":
+                    arguments.append((len(known), storage.position))
+                elif storage.role != "constant" and storage.region == "shared_hbm":
+                    shared.append((len(known), len(shared)))
+                constant = program.constants.get(storage.number)
+                known.append(0 if constant is None else constant.ctypes.data)
+            found.append((known, arguments, shared))
+        return found
 
     def memories(self, arguments: Sequence[int], shared: Sequence[int]) -> list[list[int]]:
-        """Addresses of all storages, program by program; 0 where the machine finds a place.
+        """Addresses of all storages in HBM, program by program; 0 where the machine finds a place.
 
         Args:
             arguments: address of each tensor argument.
             shared: address of each of the kernel's own tensors in shared HBM.
         """
         found = []
-        for program in self.programs:
-            mine = iter(shared)
-            addresses = []
-            for storage in program.trace.storages:
-                if storage.role == "argument":
-                    addresses.append(arguments[storage.position])
-                elif storage.role == "constant":
-                    addresses.append(program.constants[storage.number].ctypes.data)
-                elif storage.region == "shared_hbm":
-                    addresses.append(next(mine))
-                else:
-                    addresses.append(0)
+        for known, of_arguments, of_shared in self._places:
+            addresses = known.copy()
+            for place, which in of_arguments:
+                addresses[place] = arguments[which]
+            for place, which in of_shared:
+                addresses[place] = shared[which]
             found.append(addresses)
         return found
 

@@ -7,7 +7,10 @@ from types import MappingProxyType
 
 from .errors import UnknownTargetError
 
-__all__ = ["GENERATIONS", "target_of"]
+__all__ = ["GENERATIONS", "INSTANCE", "OVERRIDE", "target_of"]
+
+# The variables that choose a chip where nothing else does; the first one wins.
+OVERRIDE, INSTANCE = "NEURON_PLATFORM_TARGET_OVERRIDE", "NEURON_EMU_INSTANCE"
 
 # Generation of the NeuronCore in each chip.
 GENERATIONS = MappingProxyType({"trn1": 2, "trn2": 3, "trn3": 4})
@@ -23,8 +26,8 @@ def target_of(target: str | None = None) -> str:
         UnknownTargetError: there is no such chip.
     """
     if target is None:
-        instance = os.environ.get("NEURON_EMU_INSTANCE", "trn2").partition(".")[0]
-        target = os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or instance
+        instance = os.environ.get(INSTANCE, "trn2").partition(".")[0]
+        target = os.environ.get(OVERRIDE) or instance
     name = target.lower()
     name = _ALIASES.get(name, name)
     # trn1n, trn2u, trn3u: the same chip in another instance.

@@ -256,7 +256,7 @@ class _Head:
                 self._add(multiplied)
         for q in queries:
             if q.seen is None:
-                _nothing_seen(q, start, maxima, totals)
+                _nothing_seen(q, start, maxima)
         _store_logarithms(logarithms, start, size, maxima, totals)
 
     def _steps(self, queries: list[_Queries]) -> Iterator[_Step]:
@@ -414,10 +414,9 @@ def _multiply(step: _Step, banks: _Banks) -> None:
         )
 
 
-def _nothing_seen(q: _Queries, start: int, maxima: NkiTensor, totals: NkiTensor) -> None:
+def _nothing_seen(q: _Queries, start: int, maxima: NkiTensor) -> None:
     column = nl.ds((q.row - start) // PARTITIONS, 1)
     nisa.memset(dst=maxima[0 : q.rows, column], value=-_LOWEST)
-    nisa.memset(dst=totals[0 : q.rows, column], value=0.0)
     nisa.memset(dst=q.group.out(q), value=0.0)
     q.group.done(q)
 

@@ -80,7 +80,7 @@ def selective_scan_backward_kernel(
         for number, (t0, t) in reversed(list(enumerate(spans(time, STEPS)))):
             current = load_tiles(begins[i, number])
             bs, cs = (in_fp32(m[i, :, t0 : t0 + t]) for m in (b, c))
-            sums = _Sums(adders, -(-channels // PARTITIONS), states, t)
+            sums = _Sums(adders, states, t)
             for start, count in spans(channels, _CHANNELS):
                 group = [
                     _gradients(part, in_fp32(dy[i, part.start : part.start + part.rows, t0 : t0 + t]))
@@ -121,9 +121,8 @@ class _Adders:
 class _Sums:
     """Gradients of b and c over one piece of time: sums over all channels."""
 
-    def __init__(self, adders: _Adders, tiles: int, states: int, t: int) -> None:
+    def __init__(self, adders: _Adders, states: int, t: int) -> None:
         self.adders = adders
-        self.last = tiles * states
         self.banks = (psum((states, t)), psum((states, t)))
         self.added = [0, 0]
 

@@ -94,7 +94,7 @@ def _block(
     gathered = []
     for column in range(size // PARTITIONS):
         tile = sbuf((PARTITIONS, hidden), x.dtype)
-        # Empty places stay what they are: rows of zeros.
+        # Empty places stay rows of zeros: trn1 transposes by a product, which would spread a NaN to all tokens.
         nisa.memset(tile, 0.0)
         source = x.vector_select(0, rows[:, column : column + 1])
         nisa.dma_copy(dst=tile, src=source, oob_mode=nisa.oob_mode.skip)

@@ -22,8 +22,9 @@ from .tiling import (
 
 __all__ = ["MAX_TOKEN_BYTES", "swiglu_backward_kernel", "swiglu_kernel", "swiglu_mlp_kernel"]
 
-# Elements of a row of the activation at a time.
+# Elements of a row of the activation at a time, and of its gradient, which has more tiles.
 _PIECE = 4096
+_GRADIENT_PIECE = 2048
 # Bytes of a partition for the tokens of a block: their inputs and their hidden values.
 MAX_TOKEN_BYTES = 112 * 1024
 # Bytes of a partition for what is loaded of the weights at a time: gate and up, and down.
@@ -70,7 +71,7 @@ def swiglu_backward_kernel(gate: NkiTensor, up: NkiTensor, grad: NkiTensor) -> t
     dgate = nl.ndarray((rows, columns), dtype=gate.dtype, buffer=nl.shared_hbm)
     dup = nl.ndarray((rows, columns), dtype=up.dtype, buffer=nl.shared_hbm)
     for start, p in spans(rows, PARTITIONS):
-        for c0, c in spans(columns, _PIECE // 2):
+        for c0, c in spans(columns, _GRADIENT_PIECE):
             place = (slice(start, start + p), slice(c0, c0 + c))
             closed, back = load(gate[place]), load(grad[place])
             opened, slope, outer = sbuf((p, c)), sbuf((p, c)), sbuf((p, c))

@@ -7,6 +7,7 @@ tensor that is not the host's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 import nki
 from nki import _engines
 from nki.arguments import Structure
+from nki.element_types import DType
 from nki.simulator import run_at
 from nki.specialization import Program, Specialization
 from nki.targets import target_of
@@ -45,19 +47,28 @@ class _Launchable:
     """What a specialisation needs beside its arguments to be launched on one device."""
 
     def __init__(self, specialization: Specialization, device: torch.device) -> None:
+        self.name = specialization.name
+        self.device = device
+        self.shared = [(s.shape, _dtype(s.dtype)) for s in specialization.shared]
         self.groups = [
             (_capsule([specialization.programs[i] for i in group]), group) for group in specialization.groups()
         ]
         # Constants move to the device, whose allocator knows when the last launch that reads them is over.
-        self.constants = [
-            [
-                torch.from_numpy(program.constants[s.number].reshape(-1).view("uint8")).to(device)
-                if s.role == "constant"
-                else None
-                for s in program.trace.storages
-            ]
-            for program in specialization.programs
-        ]
+        self.constants: list[tuple[int, int, torch.Tensor]] = []  # program, place among its addresses
+        for number, program in enumerate(specialization.programs):
+            in_hbm = [s for s in program.trace.storages if not s.on_chip]
+            for place, storage in enumerate(in_hbm):
+                if storage.role == "constant":
+                    data = program.constants[storage.number].reshape(-1).view("uint8")
+                    self.constants.append((number, place, torch.from_numpy(data).to(device)))
+
+    def launch(self, addresses: list[list[int]], tensors: list[torch.Tensor]) -> None:
+        for program, place, constant in self.constants:
+            addresses[program][place] = constant.data_ptr()
+        used = [*tensors, *(constant for _, _, constant in self.constants)] if self.constants else tensors
+        for capsule, group in self.groups:
+            mine = addresses[group[0]] if len(group) == 1 else [a for i in group for a in addresses[i]]
+            _C.launch_foreign(capsule, self.name, used, mine)
 
 
 def _capsule(programs: list[Program]) -> Any:
@@ -117,52 +128,25 @@ def launch(
         results = empty_results(specialization, device)
     if any(isinstance(t, FakeTensor) for t in tensors):
         return results
-    # What the kernel works on: the tensors themselves, unless they have gaps or another type in its memory.
-    memory = [
-        t.detach().to(_dtype(dtype)).contiguous()
-        for t, dtype in zip(tensors, specialization.argument_types, strict=True)
-    ]
-    shared = [
-        t if t.dtype == _dtype(dtype) else torch.empty(t.shape, dtype=_dtype(dtype), device=device)
-        for t, dtype in zip(results, specialization.shared_types, strict=True)
-    ]
+    memory = [t if t.is_contiguous() else t.detach().contiguous() for t in tensors]
+    arguments, shared = [m.data_ptr() for m in memory], [r.data_ptr() for r in results]
     if device.type == "cpu":
-        run_at(specialization, [m.data_ptr() for m in memory], [s.data_ptr() for s in shared])
+        run_at(specialization, arguments, shared)
     else:
-        _enqueue(specialization, memory, shared, device)
+        _launchable(specialization, device).launch(specialization.memories(arguments, shared), [*memory, *results])
     for place in specialization.written:
-        if memory[place].data_ptr() != tensors[place].data_ptr():
+        if memory[place] is not tensors[place]:
             tensors[place].detach().copy_(memory[place])
-    for result, s in zip(results, shared, strict=True):
-        if result is not s:
-            result.copy_(s)
     return results
 
 
 def _device_of(tensors: list[torch.Tensor], kernel: str) -> torch.device:
-    devices = {t.device for t in tensors}
-    if len(devices) > 1:
-        raise KernelTensorsError(kernel=kernel, devices=", ".join(sorted(map(str, devices))))
-    return devices.pop()
-
-
-def _enqueue(
-    specialization: Specialization, memory: list[torch.Tensor], shared: list[torch.Tensor], device: torch.device
-) -> None:
-    launchable = _launchable(specialization, device)
-    addresses = specialization.memories([m.data_ptr() for m in memory], [s.data_ptr() for s in shared])
-    for program, constants in enumerate(launchable.constants):
-        for place, constant in enumerate(constants):
-            if constant is not None:
-                addresses[program][place] = constant.data_ptr()
-    used = [*memory, *shared, *(c for cs in launchable.constants for c in cs if c is not None)]
-    for capsule, group in launchable.groups:
-        hbm = [address for i in group for address in _in_hbm(specialization.programs[i], addresses[i])]
-        _C.launch_foreign(capsule, specialization.name, used, hbm)
-
-
-def _in_hbm(program: Program, addresses: list[int]) -> list[int]:
-    return [a for a, storage in zip(addresses, program.trace.storages, strict=True) if not storage.on_chip]
+    device = tensors[0].device
+    for t in tensors:
+        if t.device != device:
+            devices = ", ".join(sorted({str(t.device) for t in tensors}))
+            raise KernelTensorsError(kernel=kernel, devices=devices)
+    return device
 
 
 def _launchable(specialization: Specialization, device: torch.device) -> _Launchable:
@@ -172,6 +156,7 @@ def _launchable(specialization: Specialization, device: torch.device) -> _Launch
     return by_device[device]
 
 
-def _dtype(dtype: Any) -> torch.dtype:
-    # float8_e4m3 is unknown to torch, and has no bits that its relative does not have.
-    return getattr(torch, {"float8_e4m3": "float8_e4m3fn", "tfloat32": "float32"}.get(str(dtype), str(dtype)))
+@cache
+def _dtype(dtype: DType) -> torch.dtype:
+    # torch has no float8_e4m3; finite numbers have the same bits in its relative.
+    return getattr(torch, {"float8_e4m3": "float8_e4m3fn", "tfloat32": "float32"}.get(dtype, str(dtype)))

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -103,18 +104,35 @@ Print printer(const py::object& print) {
   };
 }
 
+// Callers give the addresses of HBM storages, in order; the machine wants one place per storage.
+std::vector<void*> places_of(const Executable& program, void* const*& addresses) {
+  std::vector<void*> places;
+  for (const Storage& storage : program.image().program.storages)
+    places.push_back(on_chip(storage) ? nullptr : *addresses++);
+  return places;
+}
+
+std::size_t in_hbm(const Executable& program) {
+  const auto& storages = program.image().program.storages;
+  return static_cast<std::size_t>(
+      std::count_if(storages.begin(), storages.end(), [](const Storage& s) { return !on_chip(s); }));
+}
+
 void run_programs(const Programs& programs, const std::vector<std::vector<std::uintptr_t>>& memories,
                   std::optional<int> threads, const py::object& print) {
   if (programs.size() != memories.size()) throw std::invalid_argument("programs and memories differ in number");
-  std::vector<std::vector<void*>> addresses(memories.size());
+  std::vector<std::vector<void*>> all;
   std::vector<void* const*> places;
   for (std::size_t i = 0; i < memories.size(); ++i) {
-    const std::size_t expected = programs[i]->image().program.storages.size();
+    const std::size_t expected = in_hbm(*programs[i]);
     if (memories[i].size() != expected)
       throw std::invalid_argument("program " + std::to_string(i) + " has " + std::to_string(expected) +
-                                  " storages, not " + std::to_string(memories[i].size()));
-    for (const std::uintptr_t address : memories[i]) addresses[i].push_back(reinterpret_cast<void*>(address));
-    places.push_back(addresses[i].data());
+                                  " storages in HBM, not " + std::to_string(memories[i].size()));
+    std::vector<void*> addresses;
+    for (const std::uintptr_t address : memories[i]) addresses.push_back(reinterpret_cast<void*>(address));
+    void* const* next = addresses.data();
+    all.push_back(places_of(*programs[i], next));
+    places.push_back(all.back().data());
   }
   const Print show = printer(print);
   const py::gil_scoped_release release;
@@ -135,10 +153,8 @@ int run_group(void* group, void* const* addresses, char* error, std::size_t erro
     std::vector<std::vector<void*>> all;
     std::vector<void* const*> places;
     for (const auto& program : programs) {
-      auto& mine = all.emplace_back();
-      for (const Storage& storage : program->image().program.storages)
-        mine.push_back(on_chip(storage) ? nullptr : *addresses++);
-      places.push_back(mine.data());
+      all.push_back(places_of(*program, addresses));
+      places.push_back(all.back().data());
     }
     run(programs, places, 0, &print_to_stdout);
     return 0;

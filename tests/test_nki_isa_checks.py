@@ -81,12 +81,6 @@ CASES: list[Case] = [
     ("trn2", lambda: nisa.dma_copy(hbm(8, 4), tile(8, 5)), errors.ElementCountError, ["32", "40"]),
     (
         "trn2",
-        lambda: nisa.tensor_copy(tile(8, 4), tile(8, 4), dtype="bfloat16"),
-        errors.DtypeMismatchError,
-        ["float32", "bfloat16"],
-    ),
-    (
-        "trn2",
         lambda: nisa.tensor_copy(tile(8, 4), moving(tile(8, 4), "vector")),
         errors.DynamicOperandError,
         ["vector_offset"],

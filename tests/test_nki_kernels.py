@@ -207,6 +207,21 @@ def test_fp32_everywhere_without_precise_floats(monkeypatch):
     assert (add_small(x) == 2.0**-12).all()
 
 
+def test_a_kernel_is_for_the_chip_that_it_names():
+    @nki.jit(platform_target="trn3")
+    def newest(x):
+        tile = nl.load(x)
+        nisa.exponential(dst=tile, src=tile)
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        nl.store(out, tile)
+        return out
+
+    x = numbers(4, 4)
+    np.testing.assert_allclose(newest(x), np.exp(x), rtol=1e-6)
+    with pytest.raises(errors.NkiValidationError):
+        nki.simulate(newest, target="trn2")(x)
+
+
 class TestMistakes:
     def test_arguments_that_do_not_fit(self):
         with pytest.raises(errors.KernelArgumentError, match="double"):
@@ -231,8 +246,10 @@ class TestMistakes:
             nki.simulate(double, target="h100")(numbers(4, 4))
 
     def test_unknown_option(self):
-        with pytest.raises(errors.UnknownJitOptionError, match="NEURON_PLATFORM_TARGET_OVERRIDE"):
-            nki.jit(platform_target="trn2")
+        with pytest.raises(errors.UnknownJitOptionError, match=r"no option grid.*kernel\[2\]"):
+            nki.jit(grid=2)
+        with pytest.raises(errors.UnknownTargetError):
+            nki.jit(platform_target="h100")
 
     def test_a_type_without_an_engine(self):
         with pytest.raises(errors.UnknownDtypeError, match="float64"):

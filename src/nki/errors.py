@@ -41,8 +41,8 @@ class UnknownJitOptionError(NkiError, TypeError):
     """nki.jit takes no such option."""
 
     message = (
-        "nki.jit takes no option {options}. The chip is chosen with NEURON_PLATFORM_TARGET_OVERRIDE, or by target= of "
-        "nki.simulate, nki.profile and nki.check; the grid by kernel[2](...)."
+        "nki.jit takes no option {options}. It takes platform_target=; a grid is given when the kernel is called, as "
+        "in kernel[2](...)."
     )
 
 

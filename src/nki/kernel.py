@@ -61,10 +61,12 @@ class Kernel:
 
     Attributes:
         function: the Python function.
+        target: the chip that it is for, unless another one is asked for; None: that of the tensors or the environment.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], target: str | None = None) -> None:
         self.function = function
+        self.target = target
         self._specializations: dict[Any, Specialization] = {}
         self._schedule: tuple[tuple[str, tuple[str, ...]], ...] = ()
         functools.update_wrapper(self, function)
@@ -84,7 +86,7 @@ class Kernel:
 
     def with_schedule(self, edges: Sequence[tuple[str, str | Sequence[str]]]) -> Kernel:
         """A kernel with more order: each edge is (name of an instruction, names of those that come before it)."""
-        other = type(self)(self.function)
+        other = type(self)(self.function, self.target)
         flat = tuple((after, (before,) if isinstance(before, str) else tuple(before)) for after, before in edges)
         other._schedule = self._schedule + flat
         return other
@@ -143,7 +145,7 @@ class BoundKernel:
 
     def request(self, default_target: str | None = None, rank: int = 0) -> Request:
         """How the kernel is to run now; the environment may have changed since the last call."""
-        names = self.target, default_target, os.environ.get(OVERRIDE), os.environ.get(INSTANCE)
+        names = self.target or self.kernel.target, default_target, os.environ.get(OVERRIDE), os.environ.get(INSTANCE)
         precise = os.environ.get("NKI_PRECISE_FP", "1") != "0"
         return _request(names, self.grid, rank, self.ranks, precise)
 
@@ -197,22 +199,25 @@ def grid_of(grid: Any, kernel: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
+def jit(fn: Callable[..., Any] | None = None, *, platform_target: str | None = None, **options: Any) -> Any:
     """Makes a kernel of a Python function. Use it as `@nki.jit`.
 
     Args:
         fn: the function. Tensors among its arguments arrive as :class:`~nki.tensor.NkiTensor` in HBM; everything else
             is known while the kernel is traced.
+        platform_target: the chip that the kernel is written for, as "trn3"; `target=` of nki.simulate, nki.profile and
+            nki.check goes before it.
         options: `mode` is accepted and has no effect.
 
     Returns:
         A :class:`Kernel`.
 
     Raises:
-        UnknownJitOptionError: there is no such option. The target is chosen with NEURON_PLATFORM_TARGET_OVERRIDE, or
-            by `target=` of nki.simulate, nki.profile and nki.check.
+        UnknownJitOptionError: there is no such option.
+        UnknownTargetError: there is no such chip.
     """
     unknown = set(options) - {"mode"}
     if unknown:
         raise UnknownJitOptionError(options=", ".join(sorted(unknown)))
-    return Kernel if fn is None else Kernel(fn)
+    target = None if platform_target is None else target_of(platform_target)
+    return functools.partial(Kernel, target=target) if fn is None else Kernel(fn, target)

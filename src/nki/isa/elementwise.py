@@ -52,11 +52,10 @@ def tensor_copy(
 
     Args:
         engine: vector (the default), scalar (NeuronCore-v3 and later) or gpsimd (SBUF only).
-        dtype: that of `dst`, which older kernels repeat here.
+        dtype: has no effect; older kernels say it. The result has the type of `dst`.
 
     Raises:
         EngineError, GenerationError: the engine cannot reach an operand, or cannot copy.
-        DtypeMismatchError: `dtype` is not that of `dst`.
     """
     trace = current()
     size = extent(dst, "tensor_copy", "dst")
@@ -72,16 +71,6 @@ def tensor_copy(
             require_generation(
                 trace, 3, "tensor_copy", "the scalar engine (on this chip: nisa.activation with nl.copy)"
             )
-    if dtype is not None and dst.dtype != dtype:
-        fail(
-            errors.DtypeMismatchError,
-            op="tensor_copy",
-            first="dst",
-            first_dtype=dst.dtype,
-            second="dtype=",
-            second_dtype=dtype,
-            rule="the result has the type of dst; allocate dst with the type that you want",
-        )
     return emit(trace, "copy", chosen, (dst,), (src,), (), name)
 
 

@@ -265,3 +265,21 @@ def test_cores_that_write_columns_of_their_own_are_fine():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         np.testing.assert_array_equal(columns[2](x), x)
+
+
+def test_a_copy_of_a_tensor_to_itself_is_no_race_of_cores():
+    """Kernels wait for their transfers with it."""
+
+    @nki.jit
+    def fences(x):
+        core, width = nl.program_id(0), x.shape[1] // 2
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        mine = slice(core * width, (core + 1) * width)
+        nisa.dma_copy(dst=out[:, mine], src=nl.load(x[:, mine]))
+        nisa.dma_copy(dst=out, src=out)
+        return out
+
+    x = numbers(16, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.UnwrittenReadWarning)
+        np.testing.assert_array_equal(fences[2](x), x)

@@ -143,3 +143,18 @@ def test_a_rank_belongs_to_a_group(groups):
 def test_operands_are_checked(call, match):
     with pytest.raises(errors.CollectiveOperandError, match=match):
         call()
+
+
+def test_collectives_in_two_steps(trace):
+    metadata = nl.ndarray((3, 4), nl.uint32, buffer=nl.shared_hbm)
+    source, target = hbm(16), hbm(16)
+    prepared = ncc.all_to_all_v_prepare([source], [target], ALL, metadata)
+    with pytest.raises(errors.PreparedCollectiveError, match="not triggered"):
+        ncc.all_gather_v_prepare([source], [target], ALL, metadata)
+    with pytest.raises(errors.PreparedCollectiveError, match="all_gather_v_trigger takes"):
+        ncc.all_gather_v_trigger(prepared)
+    ncc.all_to_all_v_trigger(prepared)
+    made = [i for i in trace.instructions if i.op == "collective"]
+    assert [i.attrs[0] for i in made] == ["all_to_all_v"]
+    with pytest.raises(errors.PreparedCollectiveError):
+        ncc.all_to_all_v_trigger(prepared)

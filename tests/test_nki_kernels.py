@@ -311,3 +311,33 @@ class TestMistakes:
     def test_unknown_names_in_a_schedule(self):
         with pytest.raises(errors.UnknownScheduleNameError, match="nothing"):
             double.with_schedule([("nothing", "neither")])(numbers(4, 4))
+
+
+def test_a_variable_collective_in_two_steps():
+    import nki.collectives as ncc
+
+    @nki.jit
+    def exchange(x, counts):
+        group = ncc.ReplicaGroup([[0, 1]])
+        received = nl.ndarray((8,), dtype=x.dtype, buffer=nl.shared_hbm)
+        source = nl.ndarray((8,), dtype=x.dtype, buffer=nl.private_hbm)
+        nisa.dma_copy(dst=received, src=x)
+        prepared = ncc.all_to_all_v_prepare([source], [received], group, counts)
+        nisa.dma_copy(dst=source, src=x)  # after the prepare
+        ncc.all_to_all_v_trigger(prepared)
+        return received, counts
+
+    @nki.jit
+    def forgets(x, counts):
+        ncc.all_to_all_v_prepare([x], [x], ncc.ReplicaGroup([[0, 1]]), counts)
+        return counts
+
+    x = [np.arange(8, dtype=np.float32) + 100 * rank for rank in range(2)]
+    # send counts, where they begin, received counts (written)
+    counts = [np.array([[1, 2], [0, 4], [0, 0]], np.uint32), np.array([[3, 4], [0, 4], [0, 0]], np.uint32)]
+    results = nki.simulate(exchange, ranks=2)(nki.PerRank(x), nki.PerRank(counts))
+    np.testing.assert_array_equal(results[0][0], [0, 1, 2, 3, 100, 101, 102, 7])
+    np.testing.assert_array_equal(results[0][1][2], [1, 3])
+    np.testing.assert_array_equal(results[1][0], [4, 5, 102, 103, 104, 105, 106, 107])
+    with pytest.raises(errors.PreparedCollectiveError, match="no trigger"):
+        nki.simulate(forgets, ranks=2)(nki.PerRank(x), nki.PerRank([c.copy() for c in counts]))

@@ -63,8 +63,8 @@ ATTENTION_GRADIENTS = {
     torch.float16: Tolerance(rtol=1e-2, atol=1e-2),
 }
 
-# Kernels of nkilib against a float64 reference: they compute in fp32 and round once, which is half of the spacing of the
-# format. fp32: rounding of sums of some thousand terms, and of exponentials.
+# Kernels of nkilib against a float64 reference: they compute in fp32 and round once, which is half of the spacing of
+# the format. fp32: rounding of sums of some thousand terms, and of exponentials.
 NKILIB = {
     torch.float32: Tolerance(rtol=1e-5, atol=1e-5),
     torch.bfloat16: Tolerance(rtol=2**-8 + 2**-15, atol=1e-5),

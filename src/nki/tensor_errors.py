@@ -13,9 +13,10 @@ __all__ = [
     "EscapedTensorError", "GridDataError", "IndexKindError", "IndexOutOfBoundsError", "IndirectionError",
     "LanguageArgumentError", "LoopBodyError", "LoopBoundError", "LoopInNoReorderError", "LoopLeftError",
     "LoopStepError", "NoTileOperandError", "NotContiguousError", "OperatorNotInDialectError",
-    "PartitionDimensionError", "PartitionViewError", "PsumTileError", "RearrangePatternError", "ReductionAxisError",
-    "ReinterpretError", "ReplicaGroupError", "ReshapeError", "ShapeMismatchError", "SqueezeError", "TensorShapeError",
-    "TileShapeError", "TileShapeKindError", "TooManyDimensionsError", "TooManyIndicesError",
+    "PartitionDimensionError", "PartitionViewError", "PreparedCollectiveError", "PsumTileError",
+    "RearrangePatternError", "ReductionAxisError", "ReinterpretError", "ReplicaGroupError", "ReshapeError",
+    "ShapeMismatchError", "SqueezeError", "TensorShapeError", "TileShapeError", "TileShapeKindError",
+    "TooManyDimensionsError", "TooManyIndicesError",
 ]  # fmt: skip
 
 # -- Allocation -------------------------------------------------------------------------------------------------------
@@ -328,3 +329,9 @@ class CollectiveOperandError(NkiValidationError, ValueError):
     """Tensors that a collective cannot take."""
 
     message = "{function}: {what}."
+
+
+class PreparedCollectiveError(NkiError, RuntimeError):
+    """The two steps of a collective that do not go together."""
+
+    message = "{why}. Each prepare is followed by the trigger that takes it, before another collective is prepared."

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import OutsideKernelError
 from .instruction import Instruction, Line
@@ -67,6 +67,8 @@ class Trace:
     loops: tuple[int, ...] = ()
     # Problems that `nki.check` gathers instead of raising them; None when they are raised.
     problems: list[Exception] | None = None
+    # A collective between its two steps, see nki.collectives.split.
+    prepared: Any = None
 
     def add(self, instruction: Instruction) -> Instruction:
         instructions = self.instructions

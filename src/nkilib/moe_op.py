@@ -79,7 +79,7 @@ def moe(
 
     Args:
         x: (tokens, hidden) of bf16, fp16 or fp32.
-        gate, up: (experts, hidden, intermediate), as `x`; at most 128 * 64 KiB of `intermediate` for 128 tokens.
+        gate, up: (experts, hidden, intermediate), as `x`; `intermediate` elements take at most 64 KiB.
         down: (experts, intermediate, hidden), as `x`.
         indices: (tokens, k) of int32 or int64, experts of each token, none of them twice.
         weights: (tokens, k) of bf16, fp16 or fp32.

@@ -264,8 +264,7 @@ PYBIND11_MODULE(_engines, m) {
       .def_property_readonly("memory_bytes", [](const Executable& e) { return e.image().plan.arena_bytes; });
   m.def("run", &run_programs, py::arg("programs"), py::arg("memories"), py::arg("threads") = py::none(),
         py::arg("print") = py::none());
-  m.def("capsule", &make_capsule, py::arg("programs"),
-        py::arg("lines") = std::vector<std::vector<std::string>>{});
+  m.def("capsule", &make_capsule, py::arg("programs"), py::arg("lines") = std::vector<std::vector<std::string>>{});
   m.def("set_host", &set_host, py::arg("host"));
 }
 

@@ -58,6 +58,8 @@ def _periods(trace: Trace, storage: Storage) -> dict[int, _Use]:
     for instruction in trace.instructions:
         if instruction.op in _MEETINGS:
             meetings += 1
+        if _changes_nothing(instruction):
+            continue
         for views, writes in ((instruction.args, False), (instruction.out, True)):
             for view in views:
                 # Where an access goes at run time is not known: nothing is said of it.
@@ -66,6 +68,16 @@ def _periods(trace: Trace, storage: Storage) -> dict[int, _Use]:
                 use = periods.setdefault(meetings, _Use())
                 (use.writers if writes else use.readers).append((view, instruction))
     return periods
+
+
+def _changes_nothing(instruction: Instruction) -> bool:
+    """A copy of a tensor to itself, with which kernels wait for their transfers."""
+    if instruction.op != "dma_copy":
+        return False
+    dst, src = instruction.out[0], instruction.args[0]
+    return (dst.storage, dst.dtype, dst.offset, dst.shape, dst.strides) == (
+        src.storage, src.dtype, src.offset, src.shape, src.strides
+    )  # fmt: skip
 
 
 def _marked(views: list[tuple[NkiTensor, Instruction]], storage: Storage) -> Marks:

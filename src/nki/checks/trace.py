@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import AccumulationAfterReadError
+from ..errors import AccumulationAfterReadError, PreparedCollectiveError
 from ..instruction import Instruction
 from ..loops import check_loops
 from ..tensor import NkiTensor
@@ -16,11 +16,19 @@ def check_trace(trace: Trace) -> None:
 
     Raises:
         LoopLeftError, EscapedTensorError: a dynamic loop was left early, or a tensor of its body is used outside of it.
+        PreparedCollectiveError: a collective was prepared and not triggered.
         AccumulationAfterReadError: a matmul goes on adding to sums that have been read already.
     """
     with tracing(trace):
         check_loops(trace)
+        _check_prepared(trace)
         _check_accumulation(trace)
+
+
+def _check_prepared(trace: Trace) -> None:
+    if trace.prepared is not None:
+        why = f"the prepare of {trace.prepared.kind} has no trigger"
+        report(PreparedCollectiveError(why=why, line=trace.prepared.instruction.line))
 
 
 Box = tuple[int, int, int, int]

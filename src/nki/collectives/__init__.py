@@ -27,14 +27,19 @@ from .operations import (
     collective_permute_implicit_reduce,
     reduce_scatter,
 )
+from .split import all_gather_v_prepare, all_gather_v_trigger, all_to_all_v_prepare, all_to_all_v_trigger
 
 __all__ = [
     "ReplicaGroup",
     "all_gather",
     "all_gather_v",
+    "all_gather_v_prepare",
+    "all_gather_v_trigger",
     "all_reduce",
     "all_to_all",
     "all_to_all_v",
+    "all_to_all_v_prepare",
+    "all_to_all_v_trigger",
     "collective_permute",
     "collective_permute_implicit",
     "collective_permute_implicit_current_processing_rank_id",

@@ -222,7 +222,26 @@ def all_to_all(
     return _emit("all_to_all", srcs, dsts, replica_group.groups, None, dim, (), priority, name)
 
 
-def _variable(
+def check_variable(
+    kind: str,
+    srcs: list[NkiTensor],
+    dsts: list[NkiTensor],
+    replica_group: ReplicaGroup,
+    metadata: NkiTensor,
+    has_rdispls: bool,
+) -> None:
+    """What collectives of parts of run-time lengths ask of their operands."""
+    _tensors(kind, srcs, dsts, hbm_only=True, single=True)
+    group = group_of(kind, replica_group.groups, current())
+    rows = 4 if has_rdispls else 3
+    expected: tuple[int, ...] = (rows, len(group))
+    if isinstance(metadata, NkiTensor) and not is_hbm(metadata.buffer):
+        expected = (1, *expected)
+    if not isinstance(metadata, NkiTensor) or metadata.dtype != _METADATA or metadata.shape != expected:
+        _refuse(kind, f"metadata_tensor has to be a {_METADATA} tensor of shape {expected}, not {metadata!r}")
+
+
+def emit_variable(
     kind: str,
     srcs: list[NkiTensor],
     dsts: list[NkiTensor],
@@ -233,14 +252,7 @@ def _variable(
     priority: int | None,
     name: str | None,
 ) -> NkiInstruction:
-    _tensors(kind, srcs, dsts, hbm_only=True, single=True)
-    group = group_of(kind, replica_group.groups, current())
-    rows = 4 if has_rdispls else 3
-    expected: tuple[int, ...] = (rows, len(group))
-    if isinstance(metadata, NkiTensor) and not is_hbm(metadata.buffer):
-        expected = (1, *expected)
-    if not isinstance(metadata, NkiTensor) or metadata.dtype != _METADATA or metadata.shape != expected:
-        _refuse(kind, f"metadata_tensor has to be a {_METADATA} tensor of shape {expected}, not {metadata!r}")
+    """The collective itself, of operands that have been checked."""
     # Received counts are a result unless they are known.
     outputs = [*dsts] if counts_known else [*dsts, metadata]
     return _emit(
@@ -273,8 +285,9 @@ def all_gather_v(
         CollectiveOperandError: other tensors.
         ReplicaGroupError: this rank is in none of the groups.
     """
-    return _variable("all_gather_v", srcs, dsts, replica_group, metadata_tensor, recv_counts_known, has_rdispls,
-                     priority, name)  # fmt: skip
+    check_variable("all_gather_v", srcs, dsts, replica_group, metadata_tensor, has_rdispls)
+    return emit_variable("all_gather_v", srcs, dsts, replica_group, metadata_tensor, recv_counts_known, has_rdispls,
+                         priority, name)  # fmt: skip
 
 
 def all_to_all_v(
@@ -296,8 +309,9 @@ def all_to_all_v(
         CollectiveOperandError: other tensors.
         ReplicaGroupError: this rank is in none of the groups.
     """
-    return _variable("all_to_all_v", srcs, dsts, replica_group, metadata_tensor, recv_counts_known, has_rdispls,
-                     priority, name)  # fmt: skip
+    check_variable("all_to_all_v", srcs, dsts, replica_group, metadata_tensor, has_rdispls)
+    return emit_variable("all_to_all_v", srcs, dsts, replica_group, metadata_tensor, recv_counts_known, has_rdispls,
+                         priority, name)  # fmt: skip
 
 
 def collective_permute(

@@ -1,19 +1,14 @@
 """The attention kernel of nkilib, run by the simulator of a core, against attention by PyTorch on the CPU in fp32.
 
-python -m benchmarks.nki_attention [--quick] [--threads N] [--json FILE]
+A section of `python -m benchmarks.nki`.
 
 The peer is F.scaled_dot_product_attention with its math backend: all scores in memory. The kernel does what the chip
 would do, instruction by instruction: tiles, an online softmax, transposes. Results are compared before anything is
 measured; the remark is the time that the kernel would take on a core of trn2 (modelled).
 """
 
-import argparse
-import os
-import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +19,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import nki
 import nkilib
-from benchmarks.interleave import Case, Report, Row, run_case
-from benchmarks.section import synchronizer, thread_environment
+from benchmarks import section
+from benchmarks.interleave import Case, Row, run_case
+from benchmarks.section import milliseconds, synchronizer
 from nkilib.flash_attention import flash_attention_forward
 
 
@@ -68,15 +64,6 @@ def step_of(attend: Callable[..., Tensor], operands: Sequence[Tensor], backward:
     return step
 
 
-def milliseconds(step: Callable[[], object], wait: Callable[[], None]) -> float:
-    """Of one call and the wait for it."""
-    wait()
-    start = time.perf_counter()
-    step()
-    wait()
-    return (time.perf_counter() - start) * 1e3
-
-
 def modelled(w: Workload) -> str:
     """How long the forward kernel takes on a core of trn2, by the model."""
     operands = [t.to(w.dtype) for t in w.operands()]
@@ -113,25 +100,12 @@ def measure(w: Workload, device: torch.device, quick: bool) -> Row:
     return run_case(case, lambda: modelled(w))
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few repetitions: shows that it runs, not how fast")
-    parser.add_argument("--threads", type=int, default=2, help="kernel threads of both (default: 2)")
-    parser.add_argument("--subject", default="neuron", help="device that is measured (default: neuron)")
-    parser.add_argument("--json", type=Path, help="write the measurements there")
-    options = parser.parse_args(argv)
-    if os.environ.get("OMP_NUM_THREADS") != str(options.threads):  # queue workers read it when they start
-        arguments = sys.argv[1:] if argv is None else list(argv)
-        command = [sys.executable, "-m", "benchmarks.nki_attention", *arguments]
-        os.execve(sys.executable, command, thread_environment(options.threads))
-    report = Report("Attention in NKI on the simulated core against attention on the CPU")
-    for w in track(WORKLOADS, "nki attention", console=Console(stderr=True), transient=True):
-        report.add("8 heads of 128 elements", [measure(w, torch.device(options.subject), options.quick)])
-    report.print()
-    if options.json:
-        report.write_json(options.json)
+def rows(settings: section.Settings) -> Sequence[Row]:
+    """The section's rows."""
+    device = torch.device(settings.subject)
+    works = track(WORKLOADS, "nki attention", console=Console(stderr=True), transient=True)
+    return [measure(w, device, settings.quick) for w in works]
 
 
 if __name__ == "__main__":
-    main()
+    section.main(rows, __doc__, None)

@@ -5,7 +5,6 @@ tensor_tensor, activation, reductions, small matrix products. The reference does
 each. All figures are wall time of this machine.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 
@@ -14,7 +13,8 @@ import numpy as np
 import nki
 import nki.isa as nisa
 import nki.language as nl
-from benchmarks.interleave import Case, Report, run_case
+from benchmarks import section
+from benchmarks.interleave import Case, Row, run_case
 
 ROUNDS, OPS = 1250, 8
 COLUMNS = 32
@@ -66,37 +66,25 @@ def microseconds(function: Callable[[], object]) -> float:
     return (time.perf_counter() - start) * 1e6 / (ROUNDS * OPS)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.nki_instructions", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions")
-    arguments = parser.parse_args(argv)
-
+def rows(settings: section.Settings) -> Sequence[Row]:
+    """The section's rows: microseconds an instruction."""
     x = np.random.default_rng(0).standard_normal((128, COLUMNS)).astype(np.float32)
     kernel = nki.jit(small_instructions)
     np.testing.assert_allclose(kernel(x), with_numpy(x), rtol=1e-4, atol=1e-5)
+    theirs = {"NumPy": lambda: microseconds(lambda: with_numpy(x))}
 
-    repetitions = 3 if arguments.quick else 10
-    numpy_time = {"NumPy": lambda: microseconds(lambda: with_numpy(x))}
-    run = Case(
-        f"{ROUNDS * OPS} instructions, run (at most {RUN_BOUND:.0f} us each)",
-        "us an instruction",
-        numpy_time | {"run": lambda: microseconds(lambda: kernel(x))},
-        threads=1,
-        repetitions=repetitions,
-    )
+    def case(name: str, ours: dict[str, Callable[[], float]]) -> Case:
+        repetitions = 3 if settings.quick else 10
+        return Case(name, "us each", theirs | ours, threads=settings.threads, repetitions=repetitions)
+
     # A kernel of its own each time: one that was traced before is not traced again.
-    trace = Case(
-        f"{ROUNDS * OPS} instructions, traced, checked and run (trace at most {TRACE_BOUND:.0f} us each)",
-        "us an instruction",
-        numpy_time | {"first call": lambda: microseconds(lambda: nki.jit(small_instructions)(x))},
-        threads=1,
-        repetitions=repetitions,
-    )
-    report = Report("NKI: cost of an instruction on the simulated core")
-    report.add("Small tiles", [run_case(run), run_case(trace)])
-    report.print()
+    first = {"kernel": lambda: microseconds(lambda: nki.jit(small_instructions)(x))}
+    again = {"kernel": lambda: microseconds(lambda: kernel(x))}
+    return [
+        run_case(case("run", again), lambda: f"at most {RUN_BOUND:.0f} us"),
+        run_case(case("traced, checked, run", first), lambda: f"at most {TRACE_BOUND + RUN_BOUND:.0f} us"),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    section.main(rows, __doc__, None)

@@ -1,26 +1,22 @@
 """Matrix products of nkilib, run by the simulated core, against torch.matmul in fp32 on the CPU.
 
-python -m benchmarks.nki_matmul [--quick] [--threads N] [--json FILE]
+A section of `python -m benchmarks.nki`.
 
 What a simulated bf16 kernel costs on this machine, not what it would on the chip: that is the modelled time, in the
 last column. Results are compared before anything is measured.
 """
 
-import argparse
-import os
-import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.progress import track
 
 import nki
-from benchmarks.interleave import Case, Report, Row, run_case
-from benchmarks.section import synchronizer, thread_environment
+from benchmarks import section
+from benchmarks.interleave import Case, Row, run_case
+from benchmarks.section import milliseconds, synchronizer
 from nkilib.matmul import matmul_kernel
 
 Step = Callable[[], torch.Tensor]
@@ -77,34 +73,12 @@ def measure(w: Workload, device: torch.device, quick: bool) -> Row:
     return run_case(case, lambda: f"{modelled:.0f} us on a core of trn2 (modelled)")
 
 
-def milliseconds(step: Step, wait: Callable[[], None]) -> float:
-    """Of one call and the wait for it."""
-    wait()
-    start = time.perf_counter()
-    step()
-    wait()
-    return (time.perf_counter() - start) * 1e3
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few repetitions: shows that it runs, not how fast")
-    parser.add_argument("--threads", type=int, default=2, help="kernel threads of both (default: 2)")
-    parser.add_argument("--subject", default="neuron", help="device that is measured (default: neuron)")
-    parser.add_argument("--json", type=Path, help="write the measurements there")
-    options = parser.parse_args(argv)
-    if os.environ.get("OMP_NUM_THREADS") != str(options.threads):  # queue workers read it when they start
-        arguments = sys.argv[1:] if argv is None else list(argv)
-        command = [sys.executable, "-m", "benchmarks.nki_matmul", *arguments]
-        os.execve(sys.executable, command, thread_environment(options.threads))
-    report = Report("Matrix products of nkilib on the simulated core")
-    for w in track(WORKLOADS, "nki matmul", console=Console(stderr=True), transient=True):
-        report.add("against torch.matmul in fp32", [measure(w, torch.device(options.subject), options.quick)])
-    report.print()
-    if options.json:
-        report.write_json(options.json)
+def rows(settings: section.Settings) -> Sequence[Row]:
+    """The section's rows."""
+    device = torch.device(settings.subject)
+    works = track(WORKLOADS, "nki matmul", console=Console(stderr=True), transient=True)
+    return [measure(w, device, settings.quick) for w in works]
 
 
 if __name__ == "__main__":
-    main()
+    section.main(rows, __doc__, None)

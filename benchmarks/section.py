@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,3 +73,12 @@ def synchronizer(device: torch.device) -> Callable[[], None]:
     if device.type == "cpu":
         return lambda: None
     return lambda: torch.accelerator.synchronize(device)
+
+
+def milliseconds(step: Callable[[], object], wait: Callable[[], None]) -> float:
+    """Wall time of one call and the wait for it."""
+    wait()
+    start = time.perf_counter()
+    step()
+    wait()
+    return (time.perf_counter() - start) * 1e3

@@ -8,7 +8,7 @@ import nkilib_references as gradients_of
 import nkilib_references_sequence as reference
 import torch
 from nkilib_checks import BF16, FP16, FP32, assert_near, normal
-from tolerances import NKILIB, NKILIB_ATTENTION, NKILIB_CHAINED
+from tolerances import NKILIB, NKILIB_ATTENTION, NKILIB_CHAINED, Tolerance
 
 # -- Attention --------------------------------------------------------------------------------------------------------
 
@@ -155,35 +155,90 @@ def choice(tokens: int, experts: int, k: int) -> tuple[torch.Tensor, torch.Tenso
     return indices, torch.softmax(normal(47, tokens, k), -1)
 
 
-def moe_case(kernel: Any, size: int, blocks: Sequence[tuple[int, Sequence[int]]], *sizes: Any) -> None:
-    """Blocks are given by hand, (expert, tokens); one more than is used, which must be left out."""
-    x, gate, up, down = moe_arguments(*sizes)
+# Experts and the tokens of their blocks, as a block is given by hand.
+Blocks = Sequence[tuple[int, Sequence[int]]]
+
+
+def moe_blocks(size: int, blocks: Blocks) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Operands for blocks of `size` places, whose last ones are taken, and one more, which must be left out."""
     tokens = torch.full((len(blocks) + 1, size), -1, dtype=torch.int32)
     tokens[-1] = 0
     weights = torch.full(tokens.shape, 0.3)
     experts = torch.zeros(len(blocks) + 1, 1, dtype=torch.int32)
-    expected = torch.zeros(x.shape, dtype=torch.float64)
     for number, (expert, chosen) in enumerate(blocks):
-        row = torch.tensor(chosen)
         experts[number] = expert
         # Empty places stand anywhere.
-        tokens[number, size - len(chosen) :] = row
+        tokens[number, size - len(chosen) :] = torch.tensor(chosen)
         weights[number, size - len(chosen) :] = normal(48 + number, len(chosen), scale=0.3)
-        for place in range(len(chosen)):
-            one = weights[number, size - len(chosen) + place].reshape(1, 1)
-            index = torch.tensor([[expert]])
-            expected[row[place]] += reference.moe(x[row[place]][None], gate, up, down, index, one)[0]
-    used = torch.tensor([[len(blocks)]], dtype=torch.int32)
-    actual = kernel(x, gate, up, down, tokens, weights, experts, used)
-    assert_near(actual, expected, x.dtype, NKILIB_CHAINED)
+    return tokens, weights, experts, torch.tensor([[len(blocks)]], dtype=torch.int32)
+
+
+def moe_of_blocks(
+    blocks: Blocks, x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """What the layer gives for the blocks of moe_blocks, whose weights these are."""
+    result = torch.zeros(x.shape, dtype=torch.float64)
+    for number, (expert, chosen) in enumerate(blocks):
+        row = torch.tensor(chosen)
+        taken = weights[number, weights.shape[1] - len(chosen) :, None]
+        index = torch.full(taken.shape, expert)
+        result = result.index_add(0, row, reference.moe(x[row], gate, up, down, index, taken))
+    return result
+
+
+def moe_case(kernel: Any, size: int, blocks: Blocks, *sizes: Any) -> None:
+    arguments = moe_arguments(*sizes)
+    tokens, weights, experts, used = moe_blocks(size, blocks)
+    actual = kernel(*arguments, tokens, weights, experts, used)
+    assert_near(actual, moe_of_blocks(blocks, *arguments, weights), arguments[0].dtype, NKILIB_CHAINED)
+
+
+def moe_backward_case(kernel: Any, size: int, blocks: Blocks, *sizes: Any) -> None:
+    arguments = moe_arguments(*sizes)
+    dtype = arguments[0].dtype
+    tokens, weights, experts, used = moe_blocks(size, blocks)
+    dy = normal(60, *arguments[0].shape, dtype=dtype)
+    expected = gradients_of.gradients(lambda *leaves: moe_of_blocks(blocks, *leaves), (*arguments, weights), dy)
+    actual = kernel(*arguments, tokens, weights, experts, used, dy)
+    assert_gradients_near(actual, expected, dtype, NKILIB_CHAINED)
+
+
+def assert_gradients_near(
+    actual: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor | None],
+    dtype: torch.dtype,
+    table: dict[torch.dtype, Tolerance],
+) -> None:
+    """Gradients that are sums of what was rounded to `dtype`: what counts is the size of the whole gradient."""
+    for value, wanted in zip(actual, expected, strict=True):
+        assert wanted is not None
+        size = wanted.abs().max()
+        assert_near(value.float() / size.float(), wanted / size, FP32, {FP32: table[dtype]})
+        assert not value[wanted == 0].any()
+
+
+MOE_CASES: Sequence[tuple[Any, ...]] = (
+    # size of blocks, blocks, tokens, hidden, intermediate, experts, dtype
+    (128, [(1, range(5)), (0, (2, 3, 139)), (1, (7,))], 140, 30, 140, 2, FP32),
+    (256, [(2, range(150, -1, -1)), (0, (3, 150))], 151, 530, 20, 3, BF16),
+)
 
 
 def check_moe(module: ModuleType) -> None:
-    kernel = module.moe_kernel
-    moe_case(kernel, 128, [(1, range(5)), (0, (2, 3, 139)), (1, (7,))], 140, 30, 140, 2, FP32)
+    for case in MOE_CASES:
+        moe_case(module.moe_kernel, *case)
     # Weights in several pieces.
-    moe_case(kernel, 128, [(0, range(3))], 3, 600, 2200, 1, FP32)
-    moe_case(kernel, 256, [(2, range(150, -1, -1)), (0, (3, 150))], 151, 530, 40, 3, BF16)
+    moe_case(module.moe_kernel, 128, [(0, range(3))], 3, 600, 2200, 1, FP32)
+
+
+def check_moe_backward(module: ModuleType) -> None:
+    kernel = module.moe_backward_kernel
+    for case in MOE_CASES:
+        moe_backward_case(kernel, *case)
+    # Intermediate in several pieces, and gradients that several transfers fill with zeros.
+    moe_backward_case(kernel, 128, [(0, range(3))], 3, 600, 1100, 2, FP32)
+    # All tokens of a block that is as large as can be.
+    moe_backward_case(kernel, 512, [(0, range(512))], 513, 8, 140, 1, FP32)
 
 
 # -- Selective scan ---------------------------------------------------------------------------------------------------
@@ -261,6 +316,7 @@ CHECKS: dict[str, Callable[[ModuleType], None]] = {
     "topk": check_topk,
     "cumsum": check_cumsum,
     "moe": check_moe,
+    "moe_backward": check_moe_backward,
     "mamba": check_mamba,
     "mamba_backward": check_mamba_backward,
 }

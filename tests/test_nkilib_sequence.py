@@ -9,6 +9,7 @@ import pytest
 import torch
 from nkilib_checks import BF16, FP16, FP32, assert_near, normal, strictly
 from nkilib_checks_sequence import (
+    assert_gradients_near,
     choice,
     cumsum_case,
     moe_arguments,
@@ -24,6 +25,7 @@ import nkilib
 from nkilib import mamba, mamba_backward
 from nkilib.cumsum import cumsum_columns_kernel, cumsum_rows_kernel
 from nkilib.moe import moe_kernel
+from nkilib.moe_backward import moe_backward_kernel
 from nkilib.topk import topk_kernel
 
 TARGETS = ["trn1", "trn2", "trn3"]
@@ -66,34 +68,59 @@ def test_cumsum_of_all_sizes(rows: int, columns: int, dtype: torch.dtype) -> Non
 # -- Experts
 
 
+def moe_with_gradients(
+    layer: Any, device: str, arguments: tuple[torch.Tensor, ...], indices: torch.Tensor, weights: torch.Tensor
+) -> None:
+    """Its result, and its gradients, against a reference in float64."""
+    dtype = arguments[0].dtype
+    leaves = [t.detach().to(device).requires_grad_() for t in (*arguments, weights)]
+    actual = layer(*leaves[:4], indices.to(device), leaves[4])
+    expected = reference.moe(*arguments, indices, weights)
+    assert_near(actual.detach().cpu(), expected, dtype, NKILIB_CHAINED)
+    dy = normal(61, *expected.shape, dtype=dtype)
+    actual.backward(dy.to(device))
+    for leaf in leaves:
+        assert leaf.grad is not None
+        assert leaf.grad.dtype == leaf.dtype
+    wanted = gradients_of.gradients(reference.moe, (*arguments, indices, weights), dy)
+    assert wanted.pop(4) is None
+    actual_gradients = [leaf.grad.cpu() for leaf in leaves]
+    assert_gradients_near(actual_gradients[:4], wanted[:4], dtype, NKILIB_CHAINED)
+    coarse = dtype if weights.dtype == FP32 else weights.dtype
+    assert_gradients_near(actual_gradients[4:], wanted[4:], coarse, NKILIB_CHAINED)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("tokens", "hidden", "intermediate", "experts", "k"),
-    [(1, 1, 1, 1, 1), (7, 130, 20, 5, 5), (130, 30, 260, 3, 2), (700, 40, 24, 2, 1)],
+    [(1, 1, 1, 1, 1), (7, 130, 20, 5, 5), (130, 30, 260, 3, 2), (700, 40, 24, 2, 1), (9, 20, 530, 2, 1)],
 )
 def test_moe_of_all_sizes(
     tokens: int, hidden: int, intermediate: int, experts: int, k: int, dtype: torch.dtype
 ) -> None:
-    arguments = moe_arguments(tokens, hidden, intermediate, experts, dtype)
-    indices, weights = choice(tokens, experts, k)
     with strictly():
-        actual = nkilib.moe(*arguments, indices, weights)
-    assert_near(actual, reference.moe(*arguments, indices, weights), dtype, NKILIB_CHAINED)
+        moe_with_gradients(
+            nkilib.moe, "cpu", moe_arguments(tokens, hidden, intermediate, experts, dtype), *choice(tokens, experts, k)
+        )
 
 
 def test_moe_with_experts_that_nobody_chose() -> None:
-    arguments = moe_arguments(20, 16, 24, 6, FP32)
     indices, weights = torch.tensor([[4, 1]]).expand(20, 2), torch.ones(20, 2)
-    actual = nkilib.moe(*arguments, indices, weights)
-    assert_near(actual, reference.moe(*arguments, indices, weights), FP32, NKILIB_CHAINED)
+    with strictly():
+        moe_with_gradients(nkilib.moe, "cpu", moe_arguments(20, 16, 24, 6, FP32), indices, weights)
 
 
+def test_moe_weights_may_have_another_type() -> None:
+    indices, weights = choice(30, 3, 2)
+    moe_with_gradients(nkilib.moe, "cpu", moe_arguments(30, 16, 24, 3, FP32), indices.int(), weights.to(torch.float16))
+
+
+@pytest.mark.parametrize("dtype", [FP32, BF16])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_moe_on_the_device(compiled: bool) -> None:
-    arguments = (*moe_arguments(150, 20, 30, 3, FP32), *choice(150, 3, 2))
+def test_moe_on_the_device(compiled: bool, dtype: torch.dtype) -> None:
+    torch._dynamo.reset()
     layer: Any = torch.compile(nkilib.moe, fullgraph=True) if compiled else nkilib.moe
-    actual = layer(*(t.to("neuron") for t in arguments))
-    assert_near(actual.cpu(), reference.moe(*arguments), FP32, NKILIB_CHAINED)
+    moe_with_gradients(layer, "neuron", moe_arguments(150, 20, 30, 3, dtype), *choice(150, 3, 2))
 
 
 # -- Selective scan
@@ -210,18 +237,17 @@ def test_bad_arguments_are_named(call: Callable[[], Any], error: type[Exception]
 def _kernels(n: int) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     scan = scan_arguments(1, n, 600, 4, BF16)
     tokens = torch.zeros(n // 128, 128, dtype=torch.int32)
+    experts = (
+        *moe_arguments(n, 600, 520, 2, BF16), tokens, tokens.float(), tokens[:, :1].contiguous(),
+        torch.ones(1, 1, dtype=torch.int32),
+    )  # fmt: skip
     return {
         "topk": (topk_kernel, (torch.zeros(n, 1000), 20)),
         "topk of long rows": (topk_kernel, (torch.zeros(n, 40000), 256)),
         "cumsum of columns": (cumsum_columns_kernel, (torch.zeros(n, 5000), True)),
         "cumsum of rows": (cumsum_rows_kernel, (torch.zeros(n, 1000, dtype=BF16),)),
-        "moe": (
-            moe_kernel,
-            (
-                *moe_arguments(n, 600, 520, 2, BF16), tokens, tokens.float(), tokens[:, :1].contiguous(),
-                torch.ones(1, 1, dtype=torch.int32),
-            ),
-        ),
+        "moe": (moe_kernel, experts),
+        "moe, backward": (moe_backward_kernel, (*experts, experts[0])),
         "selective scan": (mamba.selective_scan_kernel, scan),
         "selective scan, backward": (
             mamba_backward.selective_scan_backward_kernel, (*scan[:6], torch.zeros(1, 2, n, 4), scan[0], scan[6]),
@@ -238,14 +264,26 @@ def test_nothing_is_found_wrong(name: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_largest_experts_fit(target: str) -> None:
-    """Those of Mixtral 8x7B, with as many tokens in a block as the op would take."""
-    shapes = ((512, 4096), (2, 4096, 14336), (2, 4096, 14336), (2, 14336, 4096))
-    operands = [torch.empty(1, dtype=BF16).expand(shape) for shape in shapes]
-    tokens = torch.zeros(2, 256, dtype=torch.int32)
-    rest = (tokens, tokens.float(), tokens[:, :1].contiguous(), tokens[:1, :1].contiguous())
-    found = nki.check(moe_kernel, target=target)(*operands, *rest)
-    assert not found, str(found)
+@pytest.mark.parametrize(
+    ("hidden", "intermediate", "dtype", "sizes"),
+    [
+        (4096, 14336, BF16, (256, 384)),  # Mixtral 8x7B
+        (4096, 14336, FP32, (128, 128)),
+        (8192, 1024, FP32, (128, 128)),
+        (1536, 2048, FP32, (512, 512)),
+    ],
+)
+def test_the_largest_experts_fit(
+    hidden: int, intermediate: int, dtype: torch.dtype, sizes: tuple[int, int], target: str
+) -> None:
+    """With as many tokens in a block as the op takes for the result and for the gradient."""
+    shapes = ((512, hidden), (2, hidden, intermediate), (2, hidden, intermediate), (2, intermediate, hidden))
+    operands = [torch.empty(1, dtype=dtype).expand(shape) for shape in shapes]
+    for kernel, size, gradient in ((moe_kernel, sizes[0], ()), (moe_backward_kernel, sizes[1], operands[:1])):
+        tokens = torch.zeros(2, size, dtype=torch.int32)
+        rest = (tokens, tokens.float(), tokens[:, :1].contiguous(), tokens[:1, :1].contiguous())
+        found = nki.check(kernel, target=target)(*operands, *rest, *gradient)
+        assert not found, str(found)
 
 
 @pytest.mark.parametrize("name", list(_kernels(128)))

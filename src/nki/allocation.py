@@ -7,6 +7,7 @@ that was given back long ago waits for nobody.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -98,9 +99,11 @@ class _Region:
         self.allocation = allocation
         self.lifetimes = allocation.lifetimes
         self.fixed = [s for s in self.storages if s.address is not None]
-
-    def size(self, storage: Storage) -> int:
-        return -(-storage.bytes_per_partition // self.grain) * self.grain
+        # Bytes that each tensor takes away from the others; those with an address are counted by where they lie.
+        self.sizes = {
+            s.number: 0 if s.address is not None else -(-s.bytes_per_partition // self.grain) * self.grain
+            for s in self.storages
+        }
 
     def place_all(self) -> None:
         self._measure()
@@ -114,32 +117,34 @@ class _Region:
 
     def _measure(self) -> None:
         """Notes the fullest moment. Tensors at the same place on purpose count once."""
-        events: list[tuple[int, int, Storage]] = []
-        for storage in self.storages:
-            first, last = self.lifetimes[storage.number]
-            events += [(first, 1, storage), (last + 1, 0, storage)]
-        events.sort(key=lambda e: (e[0], e[1]))
-        alive: dict[int, Storage] = {}
-        total = peak = 0
-        fullest: tuple[int, tuple[Storage, ...]] = (0, ())
-        for instruction, starts, storage in events:
+        sizes, lifetimes = self.sizes, self.lifetimes
+        events: list[tuple[int, int, int]] = []  # instruction, 0 at the end of a life and 1 at its beginning, tensor
+        for number in sizes:
+            first, last = lifetimes[number]
+            events += ((first, 1, number), (last + 1, 0, number))
+        events.sort()
+        alive: set[int] = set()
+        total = peak = fullest = 0
+        for instruction, starts, number in events:
             if not starts:
-                total -= 0 if storage.address is not None else self.size(storage)
-                del alive[storage.number]
+                total -= sizes[number]
+                alive.remove(number)
                 continue
-            alive[storage.number] = storage
-            total += 0 if storage.address is not None else self.size(storage)
+            alive.add(number)
+            total += sizes[number]
             used = total + (self._fixed_bytes(alive) if self.fixed else 0)
             if used > peak:
-                peak = used
-                fullest = (instruction, tuple(alive.values()))
+                peak, fullest = used, instruction
         self.allocation.peak[self.region] = peak
         if peak > self.limit:
-            self._overflow(peak, *fullest)
+            alive_then = [s for s in self.storages if lifetimes[s.number][0] <= fullest <= lifetimes[s.number][1]]
+            self._overflow(peak, fullest, alive_then)
 
-    def _fixed_bytes(self, alive: dict[int, Storage]) -> int:
+    def _fixed_bytes(self, alive: set[int]) -> int:
         spans = sorted(
-            (s.address[1], s.address[1] + s.bytes_per_partition) for s in alive.values() if s.address is not None
+            (s.address[1], s.address[1] + s.bytes_per_partition)
+            for s in self.fixed
+            if s.address is not None and s.number in alive
         )
         total = end = 0
         for start, stop in spans:
@@ -147,7 +152,7 @@ class _Region:
             end = max(end, stop)
         return total
 
-    def _overflow(self, used: int, instruction: int, alive: tuple[Storage, ...]) -> None:
+    def _overflow(self, used: int, instruction: int, alive: Sequence[Storage]) -> None:
         largest_first = tuple(sorted(alive, key=lambda s: -s.bytes_per_partition))
         self.allocation.overflows.append(Overflow(self.region, instruction, used, self.limit, largest_first))
 
@@ -162,26 +167,29 @@ class _Region:
     def _around(self) -> dict[int, int] | None:
         """Places in the order of first use, each search going on where the last one ended."""
         places: dict[int, int] = {}
-        taken: list[tuple[int, int, int]] = []  # start, end, last use
+        taken: list[tuple[int, int, int]] = []  # start, end, last use; by where they lie
         cursor = 0
         for storage in self.storages:
             if storage.address is not None:
                 continue
             first, last = self.lifetimes[storage.number]
+            size = self.sizes[storage.number]
             taken = [t for t in taken if t[2] >= first]
-            busy = sorted([(t[0], t[1]) for t in taken] + self._obstacles(first, last))
-            start = self._gap(busy, self.size(storage), cursor)
+            busy: Sequence[tuple[int, ...]] = taken
+            if self.fixed:
+                busy = sorted([*taken, *self._obstacles(first, last)])
+            start = self._gap(busy, size, cursor)
             if start is None:
-                start = self._gap(busy, self.size(storage), 0)
+                start = self._gap(busy, size, 0)
             if start is None:
                 return None
             places[storage.number] = start
-            cursor = start + self.size(storage)
-            taken.append((start, cursor, last))
+            cursor = start + size
+            insort(taken, (start, cursor, last))
         return places
 
-    def _gap(self, busy: list[tuple[int, int]], size: int, start: int) -> int | None:
-        for begin, end in busy:
+    def _gap(self, busy: Sequence[tuple[int, ...]], size: int, start: int) -> int | None:
+        for begin, end, *_ in busy:
             if begin >= start + size:
                 break
             if end > start:
@@ -200,13 +208,13 @@ class _Region:
             for other, start in done:
                 begin, end = self.lifetimes[other.number]
                 if begin <= last and end >= first:
-                    busy.append((start, start + self.size(other)))
-            place = self._gap(sorted(busy), self.size(storage), 0)
+                    busy.append((start, start + self.sizes[other.number]))
+            place = self._gap(sorted(busy), self.sizes[storage.number], 0)
             if place is None:
                 if not any(o.region == self.region for o in self.allocation.overflows):
                     alive = [o for o, _ in done if self.lifetimes[o.number][0] <= last]
                     alive = [o for o in alive if self.lifetimes[o.number][1] >= first]
-                    used = sum(self.size(o) for o in alive) + self.size(storage)
+                    used = sum(self.sizes[o.number] for o in alive) + self.sizes[storage.number]
                     self._overflow(used, first, (*alive, storage))
                 return None
             places[storage.number] = place

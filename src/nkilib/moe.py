@@ -10,7 +10,7 @@ from nki.tensor import NkiTensor
 
 from .tiling import BANK_COLUMNS, PARTITIONS, load, load_contraction, psum, sbuf, spans, store
 
-__all__ = ["MAX_HIDDEN_BYTES", "moe_kernel"]
+__all__ = ["MAX_HIDDEN_BYTES", "as_columns", "gathered", "moe_kernel", "side_by_side"]
 
 # Bytes per partition that the hidden activations of a block of tokens may take.
 MAX_HIDDEN_BYTES = 65536
@@ -74,7 +74,7 @@ def moe_kernel(
     return y
 
 
-def _columns(source: NkiTensor) -> NkiTensor:
+def as_columns(source: NkiTensor) -> NkiTensor:
     """A vector in HBM of a multiple of 128 elements: element 128 * c + p at [p, c]."""
     return load(source.reshape((source.size // PARTITIONS, PARTITIONS)).permute((1, 0)))
 
@@ -88,22 +88,26 @@ def _block(
     sums: NkiTensor,
 ) -> None:
     """What one expert adds to the sums of the tokens of one block."""
-    size, hidden = tokens.size, x.shape[1]
     gate, up, down = (m.select(0, expert) for m in matrices)
-    rows = _columns(tokens)
-    gathered = []
-    for column in range(size // PARTITIONS):
-        tile = sbuf((PARTITIONS, hidden), x.dtype)
-        # Empty places stay rows of zeros: trn1 transposes by a product, which would spread a NaN to all tokens.
+    rows = as_columns(tokens)
+    activations = _first_half(side_by_side(gathered(x, rows)), gate, up)
+    _second_half(activations, down, rows, as_columns(weights), sums)
+
+
+def gathered(x: NkiTensor, rows: NkiTensor) -> list[NkiTensor]:
+    """Rows of a matrix in HBM by their numbers in (128, columns), as a tile for each column; zeros where none is."""
+    tiles = []
+    for column in range(rows.shape[1]):
+        tile = sbuf((PARTITIONS, x.shape[1]), x.dtype)
+        # trn1 transposes by a product, which would spread a NaN of an empty place to all tokens.
         nisa.memset(tile, 0.0)
         source = x.vector_select(0, rows[:, column : column + 1])
         nisa.dma_copy(dst=tile, src=source, oob_mode=nisa.oob_mode.skip)
-        gathered.append(tile)
-    activations = _first_half(_side_by_side(gathered), gate, up)
-    _second_half(activations, down, rows, _columns(weights), sums)
+        tiles.append(tile)
+    return tiles
 
 
-def _side_by_side(tiles: list[NkiTensor]) -> list[NkiTensor]:
+def side_by_side(tiles: list[NkiTensor]) -> list[NkiTensor]:
     """Tiles (128, hidden) of tokens as tiles (up to 128 of hidden, all tokens)."""
     hidden, dtype = tiles[0].shape[1], tiles[0].dtype
     result = []

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from neuron_hw import chip
 
+from .limits import PSUM_BANK_BYTES
 from .storage import Storage
 from .trace import Trace
 
@@ -20,7 +21,6 @@ __all__ = ["Allocation", "Overflow", "allocate_on_chip", "capacity"]
 
 # The finest start of a tensor within a partition; the documentation names no value, this is that of a vector of fp32.
 _ALIGNMENT = 32
-_PSUM_BANK = 2048
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class _Region:
     def __init__(self, trace: Trace, region: str, storages: list[Storage], allocation: Allocation) -> None:
         self.region = region
         self.limit = capacity(trace.target, region)
-        self.grain = _PSUM_BANK if region == "psum" else _ALIGNMENT
+        self.grain = PSUM_BANK_BYTES if region == "psum" else _ALIGNMENT
         self.storages = sorted(storages, key=lambda s: allocation.lifetimes[s.number][0])
         self.allocation = allocation
         self.lifetimes = allocation.lifetimes

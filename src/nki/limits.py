@@ -1,7 +1,7 @@
 """What a NeuronCore of each generation can take, as instructions and allocations check it.
 
-Sources: "Trainium/Inferentia2", "Trainium2" and "Trainium3 Architecture Guide for NKI" (memory sizes, start partitions,
-engines), the documentation of nki.isa in SDK 2.32 and 2.33 (limits of single instructions).
+Sources: "Trainium/Inferentia2", "Trainium2" and "Trainium3 Architecture Guide for NKI" (start partitions, engines), the
+documentation of nki.isa in SDK 2.32 and 2.33 (limits of single instructions). Sizes of memories are those of neuron_hw.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ class Limits:
 
     Attributes:
         generation: 2, 3 or 4 (NeuronCore-v2, -v3, -v4).
-        sbuf_bytes: of one partition.
-        psum_bytes: of one partition.
         moving_columns: of the moving operand of a matmul, by the type of its destination.
         matmul_dtypes: of the operands of a matmul.
         psum_dtypes: of the destination of a matmul.
@@ -43,12 +41,10 @@ class Limits:
     """
 
     generation: int
-    sbuf_bytes: int
     moving_columns: MappingProxyType[str, int]
     matmul_dtypes: frozenset[str]
     psum_dtypes: frozenset[str]
     row_tiles: frozenset[int]
-    psum_bytes: int = PSUM_BANKS * PSUM_BANK_BYTES
 
 
 _FLOATS = ("float8_e4m3", "float8_e5m2", "bfloat16", "float16", "tfloat32", "float32")
@@ -57,11 +53,10 @@ _ALL_BANKS = MappingProxyType({"float32": 4096, "bfloat16": 8192})
 
 ALL = MappingProxyType(
     {
-        "trn1": Limits(2, 192 * 1024, _ONE_BANK, frozenset(_FLOATS), frozenset({"float32"}), frozenset({64, 128})),
-        "trn2": Limits(3, 224 * 1024, _ONE_BANK, frozenset(_FLOATS), frozenset({"float32"}), frozenset({32, 64, 128})),
+        "trn1": Limits(2, _ONE_BANK, frozenset(_FLOATS), frozenset({"float32"}), frozenset({64, 128})),
+        "trn2": Limits(3, _ONE_BANK, frozenset(_FLOATS), frozenset({"float32"}), frozenset({32, 64, 128})),
         "trn3": Limits(
             4,
-            256 * 1024,
             _ALL_BANKS,
             frozenset((*_FLOATS, "float8_e4m3fn")),
             frozenset({"float32", "bfloat16"}),

@@ -10,6 +10,7 @@ from typing import Any
 from neuron_hw import chip
 
 from .element_types import DType, of
+from .limits import PARTITIONS, PSUM_BANK_BYTES, PSUM_BANKS
 from .regions import PSUM, SBUF, MemoryRegion, is_hbm, is_on_chip, is_psum, is_sbuf
 from .storage import Storage
 from .targets import target_of
@@ -22,9 +23,7 @@ __all__ = [
     "tile_size",
 ]  # fmt: skip
 
-_PARTITIONS = 128
-_BANK = 2048
-_PSUM = 8 * _BANK
+_PSUM = PSUM_BANKS * PSUM_BANK_BYTES  # of a partition
 
 
 class TileSize:
@@ -34,13 +33,13 @@ class TileSize:
     have no published values: 2 and 4 bytes are what elements of 16 and 32 bits ask for.
     """
 
-    pmax: int = _PARTITIONS
+    pmax: int = PARTITIONS
     """Partitions of a tile."""
-    psum_bank_fmax: int = _BANK // 4
+    psum_bank_fmax: int = PSUM_BANK_BYTES // 4
     """fp32 elements per partition in a bank of PSUM."""
-    psum_fmax: int = _BANK // 4
+    psum_fmax: int = PSUM_BANK_BYTES // 4
     """The same, under its older name."""
-    psum_bank_fmax_bytes: int = _BANK
+    psum_bank_fmax_bytes: int = PSUM_BANK_BYTES
     """Bytes per partition in a bank of PSUM."""
     gemm_stationary_fmax: int = 128
     """Columns of a matmul's stationary operand."""
@@ -62,7 +61,7 @@ class TileSize:
     @property
     def sbuf_size_bytes(self) -> int:
         """Bytes of SBUF in all partitions together."""
-        return int(chip(_target()).sbuf_bytes_per_partition) * _PARTITIONS
+        return int(chip(_target()).sbuf_bytes_per_partition) * PARTITIONS
 
     @property
     def sbuf_fmax_bytes(self) -> int:
@@ -125,9 +124,9 @@ def shape_of(shape: Any, region: MemoryRegion) -> tuple[int, ...]:
         why = f"it has at most {most} dimensions"
     if why is not None:
         raise TensorShapeError(shape=shape, region=region.value, why=why, line=source_line())
-    if least == 2 and sizes[0] > _PARTITIONS:
+    if least == 2 and sizes[0] > PARTITIONS:
         raise PartitionDimensionError(
-            shape=sizes, region=region.value, size=sizes[0], limit=_PARTITIONS, line=source_line()
+            shape=sizes, region=region.value, size=sizes[0], limit=PARTITIONS, line=source_line()
         )
     return sizes
 
@@ -190,10 +189,10 @@ def _address(address: Any, region: MemoryRegion, shape: tuple[int, ...], dtype: 
         why = "it is no pair of integers"
     if why is None and not is_on_chip(region):
         why = "tensors in HBM have no address that kernels choose"
-    elif why is None and (partition < 0 or byte < 0 or partition + shape[0] > _PARTITIONS):
-        why = f"partitions {partition} to {partition + shape[0] - 1} are asked of {_PARTITIONS}"
-    elif why is None and region is PSUM and byte % _BANK:
-        why = f"tensors in PSUM begin where a bank does, at a multiple of {_BANK} bytes"
+    elif why is None and (partition < 0 or byte < 0 or partition + shape[0] > PARTITIONS):
+        why = f"partitions {partition} to {partition + shape[0] - 1} are asked of {PARTITIONS}"
+    elif why is None and region is PSUM and byte % PSUM_BANK_BYTES:
+        why = f"tensors in PSUM begin where a bank does, at a multiple of {PSUM_BANK_BYTES} bytes"
     elif why is None and region is SBUF and byte % min(dtype.itemsize, 4):
         why = f"{dtype} elements begin at a multiple of {dtype.itemsize} bytes"
     if why is not None:

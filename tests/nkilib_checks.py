@@ -256,3 +256,34 @@ CHECKS: dict[str, Callable[[ModuleType], None]] = {
     "swiglu": check_swiglu,
     "cross_entropy": check_cross_entropy,
 }
+
+_SIZE = "only how much is done or kept at a time, as long as it fits; the result does not depend on it"
+_TURNS = "only which of the two engines copies, or when; both copy the same"
+
+# Mutations that no result can show, by their key, with the reason.
+EQUIVALENT: dict[str, str] = {
+    "rope.rope_kernel: 1 -> 2": _SIZE,
+    "rope._pairs: 0:d:2 -> 0:d - 1:2": "d is even: the last even place is d - 2",
+    "tiling.drain: turn % 2 == 0 -> turn % 2 != 0": _TURNS,
+    "tiling.drain: 0 -> 1": _TURNS,
+    "tiling.drain: 2 -> 3": _TURNS,
+    "tiling.load_transposed: 0 -> 1": _TURNS,
+    "tiling.load_transposed: 1 -> 2": _TURNS,
+    "tiling.load_transposed: 1 -> 2 (no. 2)": _TURNS,
+    "tiling.load_transposed: PARTITIONS * source.dtype.itemsize -> PARTITIONS // source.dtype.itemsize": _SIZE,
+    "tiling.load_transposed: _BANK_BYTES // (PARTITIONS * source.dtype.itemsize) -> "
+    "_BANK_BYTES * (PARTITIONS * source.dtype.itemsize)": _SIZE,
+    "swiglu.swiglu_mlp_kernel: -d // PARTITIONS -> -d * PARTITIONS": _SIZE,
+    "swiglu.swiglu_mlp_kernel: -hidden // PARTITIONS -> -hidden * PARTITIONS": _SIZE,
+    "swiglu.swiglu_mlp_kernel: MAX_TOKEN_BYTES // (tiles * size) // PARTITIONS * PARTITIONS -> "
+    "MAX_TOKEN_BYTES // (tiles * size) // PARTITIONS // PARTITIONS": _SIZE,
+    "swiglu.swiglu_mlp_kernel: 1 -> 2": _SIZE,
+    "swiglu.swiglu_mlp_kernel: _WEIGHT_BYTES // (BANK_COLUMNS * size) -> _WEIGHT_BYTES * (BANK_COLUMNS * size)": _SIZE,
+    "swiglu.swiglu_mlp_kernel: BANK_COLUMNS * size -> BANK_COLUMNS // size": _SIZE,
+    "swiglu._hidden: _WEIGHT_BYTES // (2 * bytes_per_column) // PARTITIONS * PARTITIONS -> "
+    "_WEIGHT_BYTES // (2 * bytes_per_column) // PARTITIONS // PARTITIONS": _SIZE,
+    "swiglu._hidden: 2 -> 3": _SIZE,
+    "cross_entropy.cross_entropy_kernel: 2 -> 3": "a column of sums that nobody adds to or reads",
+    "cross_entropy._targets: 0 -> 1 (no. 2)": "the stride of a dimension that has one element",
+    "cross_entropy._targets: nl.add -> nl.subtract (no. 2)": "out of bounds before the first element as well as after",
+}

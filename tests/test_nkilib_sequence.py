@@ -24,7 +24,7 @@ import nki
 import nkilib
 from nkilib import mamba, mamba_backward
 from nkilib.cumsum import cumsum_columns_kernel, cumsum_rows_kernel
-from nkilib.moe import moe_kernel
+from nkilib.moe import moe_kernel, tokens_that_fit
 from nkilib.moe_backward import moe_backward_kernel
 from nkilib.topk import topk_kernel
 
@@ -267,10 +267,10 @@ def test_nothing_is_found_wrong(name: str, target: str) -> None:
 @pytest.mark.parametrize(
     ("hidden", "intermediate", "dtype", "sizes"),
     [
-        (4096, 14336, BF16, (256, 384)),  # Mixtral 8x7B
-        (4096, 14336, FP32, (128, 128)),
-        (8192, 1024, FP32, (128, 128)),
-        (1536, 2048, FP32, (512, 512)),
+        (4096, 14336, BF16, (256, 512)),  # Mixtral 8x7B
+        (4096, 2048, FP32, (256, 384)),
+        (14848, 600, FP32, (128, 128)),
+        (3072, 2048, FP32, (512, 512)),
     ],
 )
 def test_the_largest_experts_fit(
@@ -284,6 +284,22 @@ def test_the_largest_experts_fit(
         rest = (tokens, tokens.float(), tokens[:, :1].contiguous(), tokens[:1, :1].contiguous())
         found = nki.check(kernel, target=target)(*operands, *rest, *gradient)
         assert not found, str(found)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("hidden", "intermediate", "dtype"),
+    [(4096, 4096, FP32), (8192, 4096, BF16), (8192, 8192, BF16), (4096, 2048, FP32), (3072, 2048, FP32)],
+)
+def test_blocks_of_tokens_are_as_large_as_fits(hidden: int, intermediate: int, dtype: torch.dtype, target: str) -> None:
+    tokens_of_block = min(512, tokens_that_fit(hidden, intermediate, dtype.itemsize) // 128 * 128)
+    assert tokens_of_block >= 128
+    shapes = ((512, hidden), (2, hidden, intermediate), (2, hidden, intermediate), (2, intermediate, hidden))
+    operands = [torch.empty(1, dtype=dtype).expand(shape) for shape in shapes]
+    tokens = torch.zeros(2, tokens_of_block, dtype=torch.int32)
+    rest = (tokens, tokens.float(), tokens[:, :1].contiguous(), tokens[:1, :1].contiguous())
+    found = nki.check(moe_kernel, target=target)(*operands, *rest)
+    assert not found, str(found)
 
 
 @pytest.mark.parametrize("name", list(_kernels(128)))

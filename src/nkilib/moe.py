@@ -10,13 +10,21 @@ from nki.tensor import NkiTensor
 
 from .tiling import BANK_COLUMNS, PARTITIONS, load, load_contraction, psum, sbuf, spans, store
 
-__all__ = ["MAX_HIDDEN_BYTES", "as_columns", "gathered", "moe_kernel", "side_by_side"]
+__all__ = ["MAX_HIDDEN_BYTES", "as_columns", "gathered", "moe_kernel", "side_by_side", "tokens_that_fit"]
 
-# Bytes per partition that the hidden activations of a block of tokens may take.
-MAX_HIDDEN_BYTES = 65536
+# Bytes per partition that the hidden activations of a block of tokens may take, and all that a block keeps on chip
+# beside the weights.
+MAX_HIDDEN_BYTES, MAX_BLOCK_BYTES = 65536, 131072
 
 # Bytes per partition of each piece of the weights.
 _WEIGHT_BYTES = 32768
+
+
+def tokens_that_fit(hidden: int, intermediate: int, itemsize: int) -> int:
+    """Tokens of a block that fit on chip: gathered and transposed, or as activations with fp32 results."""
+    activations = -(-intermediate // PARTITIONS) * itemsize
+    others = -(-hidden // PARTITIONS) * max(2 * itemsize, 4)
+    return min(MAX_HIDDEN_BYTES // activations, MAX_BLOCK_BYTES // (activations + others))
 
 
 @nki.jit

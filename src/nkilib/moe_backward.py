@@ -21,8 +21,8 @@ from .tiling import BANK_COLUMNS, PARTITIONS, drain, load, load_contraction, loa
 
 __all__ = ["MAX_TOKEN_BYTES", "moe_backward_kernel"]
 
-# Bytes per partition that the tokens of a block should take: inputs and gradients, each of them also transposed. What
-# is computed from them has up to 80 KiB more.
+# Bytes per partition that the inputs and gradients of the tokens of a block should take. What is computed from them has
+# up to 80 KiB more.
 MAX_TOKEN_BYTES = 96 * 1024
 
 # Elements per partition that are filled with zeros at a time.
@@ -55,15 +55,16 @@ def moe_backward_kernel(
         has, and for empty places. Products and sums in fp32; w * A, dG and dU are rounded to the type of `x` between
         two products.
 
-    Limits: hidden / 128 * size elements of `x` four times, and some 80 KiB, have to fit into a partition of SBUF.
+    Limits: hidden / 128 * size elements of `x`, twice, and some 80 KiB have to fit into a partition of SBUF.
 
-    One round of a hardware loop is one block, whose tokens stay in SBUF with their gradients while up to 512 of
-    `intermediate` at a time are computed anew. They come out with tokens on the partitions: that is where the gradients
-    of the weights contract and where w is one number for each partition. The Tensor engine transposes the tokens, dG
-    and dU once for a block, and `down`, `gate` and `up` once for each block, which is 3 * 128 / (8 * size) of the time
-    of the products. DMA adds what a block gives to the sums in HBM, in fp32; blocks of one expert may thus be any. With
-    few tokens per expert that is what bounds modelled time: 8 bytes for each element of the weights, against 16 * size
-    operations.
+    One round of a hardware loop is one block. Its tokens and their gradients stay in SBUF, transposed, while up to 512
+    of `intermediate` at a time are computed anew. Those come out with tokens on the partitions: that is where gradients
+    of the weights contract, and where w is one number for each partition. As the other factor of those, DMA gathers the
+    tokens again, 512 of `hidden` at a time. The three weights are transposed once for each block, which takes
+    3 * 128 / (8 * size) of the Tensor engine's time for the products. DMA adds what a block gives to the sums in HBM,
+    so that blocks of one expert need not be neighbours: 24 bytes for each of hidden * intermediate, and 5 elements of
+    weights, against 16 * size operations. Modelled on trn2 in bf16, that keeps DMA and the Tensor engine busy for about
+    as long with 512 tokens in a block; with fewer it is bound by DMA.
     """
     gradients = [nl.ndarray(t.shape, dtype=nl.float32, buffer=nl.shared_hbm) for t in (x, gate, up, down, weights)]
     for gradient in gradients:
@@ -112,21 +113,28 @@ def _block(
     gate, up, down = matrices
     dgate, dup, ddown = sums
     rows, factors = as_columns(tokens), as_columns(weights)
-    inputs, outer = gathered(x, rows), gathered(dy, rows)
-    turned = side_by_side(inputs), side_by_side(outer)
-    pieces = spans(gate.shape[1], BANK_COLUMNS)
-    totals = sbuf((PARTITIONS, len(inputs), len(pieces)))
+    groups = rows.shape[1]
+    widths, pieces = spans(x.shape[1], BANK_COLUMNS), spans(gate.shape[1], BANK_COLUMNS)
+    x_turned, dy_turned = (
+        [tile for h, n in widths for tile in side_by_side(gathered(source[:, h : h + n], rows))] for source in (x, dy)
+    )
+    totals = sbuf((PARTITIONS, groups, len(pieces)))
     for number, (start, count) in enumerate(pieces):
         part = slice(start, start + count)
         gates, ups = gate[:, part], up[:, part]
-        values, to_gate, to_up = _hidden(*turned, (gates, ups, down[part, :]), factors, totals[:, :, number])
-        _add_products(ddown[part, :], values, outer)
-        _add_products(dgate[:, part], inputs, to_gate)
-        _add_products(dup[:, part], inputs, to_up)
-        _add_to_tokens(dx, rows, [*side_by_side(to_gate), *side_by_side(to_up)], (gates, ups))
-    dots = sbuf((PARTITIONS, len(inputs)))
+        matrices = (gates, ups, down[part, :])
+        values, to_gate, to_up = _hidden(x_turned, dy_turned, matrices, factors, totals[:, :, number])
+        hidden = [*side_by_side(to_gate), *side_by_side(to_up)]
+        for h, n in widths:
+            width = slice(h, h + n)
+            inputs = gathered(x[:, width], rows)
+            _add_products(ddown[part, width], values, gathered(dy[:, width], rows))
+            _add_products(dgate[width, part], inputs, to_gate)
+            _add_products(dup[width, part], inputs, to_up)
+            _add_to_tokens(dx[:, width], rows, hidden, (gates[width, :], ups[width, :]))
+    dots = sbuf((PARTITIONS, groups))
     nisa.tensor_reduce(dots, nl.add, totals, axis=2)
-    store(dweights.reshape((len(inputs), PARTITIONS)).permute((1, 0)), dots)
+    store(dweights.reshape((groups, PARTITIONS)).permute((1, 0)), dots)
 
 
 def _hidden(
@@ -182,30 +190,28 @@ def _multiply(banks: list[NkiTensor], turned: list[NkiTensor], tiles: list[NkiTe
 
 
 def _add_products(sums: NkiTensor, left: list[NkiTensor], right: list[NkiTensor]) -> None:
-    """Adds left^T @ right, contracted over tokens, to a matrix in HBM."""
+    """Adds left^T @ right, contracted over tokens, to up to 512 columns of a matrix in HBM."""
     rows, columns = sums.shape
-    turn = 0
-    for m, p in spans(rows, PARTITIONS):
-        for n, count in spans(columns, BANK_COLUMNS):
-            bank, tile = psum((p, count)), sbuf((p, count))
-            for i, (stationary, moving) in enumerate(zip(left, right, strict=True)):
-                nisa.nc_matmul(bank, stationary[:, m : m + p], moving[:, n : n + count], accumulate=i > 0)
-            drain(tile, bank, turn)
-            place = sums[m : m + p, n : n + count]
-            nisa.dma_compute(place, [place, tile], reduce_op=nl.add)
-            turn += 1
+    for turn, (start, p) in enumerate(spans(rows, PARTITIONS)):
+        bank, tile = psum((p, columns)), sbuf((p, columns))
+        for i, (stationary, moving) in enumerate(zip(left, right, strict=True)):
+            nisa.nc_matmul(bank, stationary[:, start : start + p], moving, accumulate=i > 0)
+        drain(tile, bank, turn)
+        place = sums[start : start + p, :]
+        nisa.dma_compute(place, [place, tile], reduce_op=nl.add)
 
 
 def _add_to_tokens(
     dx: NkiTensor, rows: NkiTensor, turned: list[NkiTensor], matrices: tuple[NkiTensor, NkiTensor]
 ) -> None:
-    """Adds dG @ gate^T + dU @ up^T to the rows of the tokens; `turned` has dG and dU, transposed, as one list."""
-    for h, count in spans(dx.shape[1], BANK_COLUMNS):
-        banks = [psum((PARTITIONS, count)) for _ in range(rows.shape[1])]
-        tiles = [tile for matrix in matrices for tile in load_transposed(matrix[h : h + count, :])]
-        _multiply(banks, turned, tiles, 0)
-        for i, bank in enumerate(banks):
-            tile = sbuf((PARTITIONS, count))
-            drain(tile, bank, i)
-            place = dx.vector_select(0, rows[:, i : i + 1])[:, h : h + count]
-            nisa.dma_compute(place, [place, tile], reduce_op=nl.add, oob_mode=nisa.oob_mode.skip)
+    """Adds dG @ gate^T + dU @ up^T to up to 512 columns of the tokens' rows.
+
+    turned: dG and dU, transposed, as one list.
+    """
+    banks = [psum((PARTITIONS, dx.shape[1])) for _ in range(rows.shape[1])]
+    _multiply(banks, turned, [tile for matrix in matrices for tile in load_transposed(matrix)], 0)
+    for i, bank in enumerate(banks):
+        tile = sbuf(bank.shape)
+        drain(tile, bank, i)
+        place = dx.vector_select(0, rows[:, i : i + 1])
+        nisa.dma_compute(place, [place, tile], reduce_op=nl.add, oob_mode=nisa.oob_mode.skip)

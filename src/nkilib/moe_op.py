@@ -10,7 +10,7 @@ from torch_neuronx import nki_op
 
 from .arguments import require_floats, require_shape
 from .errors import UnsupportedDtypeError
-from .moe import MAX_HIDDEN_BYTES, moe_kernel
+from .moe import MAX_HIDDEN_BYTES, moe_kernel, tokens_that_fit
 from .moe_backward import MAX_TOKEN_BYTES, moe_backward_kernel
 from .tiling import BANK_COLUMNS, PARTITIONS, spans
 
@@ -26,7 +26,7 @@ def _moe(
     indices: torch.Tensor,
     weights: torch.Tensor,
 ) -> torch.Tensor:
-    fits = MAX_HIDDEN_BYTES // (len(spans(gate.shape[2], PARTITIONS)) * x.element_size())
+    fits = tokens_that_fit(gate.shape[1], gate.shape[2], x.element_size())
     blocks, _ = _sorted(indices, weights, gate.shape[0], _block_size(indices, gate.shape[0], fits))
     return moe_kernel(x, gate, up, down, *blocks)
 
@@ -41,7 +41,7 @@ def _moe_backward(
     weights: torch.Tensor,
     dy: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    fits = MAX_TOKEN_BYTES // (4 * len(spans(gate.shape[1], PARTITIONS)) * x.element_size())
+    fits = MAX_TOKEN_BYTES // (2 * len(spans(gate.shape[1], PARTITIONS)) * x.element_size())
     blocks, places = _sorted(indices, weights, gate.shape[0], _block_size(indices, gate.shape[0], fits))
     *gradients, dweights = moe_backward_kernel(x, gate, up, down, *blocks, dy)
     dx, dgate, dup, ddown = (gradient.to(x.dtype) for gradient in gradients)

@@ -8,6 +8,8 @@ import pytest
 from nkilib_checks import strictly
 from nkilib_mutations import caught, checks, chosen, mutations
 
+pytestmark = pytest.mark.slow
+
 SEED = 20261130
 COUNT = 20
 # Mutations that change nothing that a result could show: key -> why.

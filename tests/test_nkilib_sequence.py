@@ -28,6 +28,8 @@ from nkilib.moe import moe_kernel, tokens_that_fit
 from nkilib.moe_backward import moe_backward_kernel
 from nkilib.topk import topk_kernel
 
+pytestmark = pytest.mark.slow
+
 TARGETS = ["trn1", "trn2", "trn3"]
 DTYPES = [FP32, BF16, FP16]
 

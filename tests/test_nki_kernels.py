@@ -255,6 +255,14 @@ class TestMistakes:
         with pytest.raises(errors.UnknownDtypeError, match="float64"):
             double(np.zeros((4, 4)))
 
+    def test_something_that_is_no_type(self):
+        @nki.jit
+        def wrong(x):
+            return nl.ndarray((4, 4), dtype=["float32"], buffer=nl.shared_hbm)
+
+        with pytest.raises(errors.UnknownDtypeError, match="float32"):
+            wrong(numbers(4, 4))
+
     def test_results_must_be_tensors(self):
         @nki.jit
         def returns_a_number(x):

@@ -9,6 +9,7 @@ import torch
 import nki
 import nki.isa as nisa
 import nki.language as nl
+from nki.errors import UnknownFrameworkError
 from torch_neuronx import nki_op, wrap_nki
 from torch_neuronx.errors import KernelTensorsError, NoKernelGradientError
 
@@ -113,8 +114,9 @@ def test_constants_live_on_the_device():
     torch.testing.assert_close(add_constant(x.to("neuron")).cpu(), x + torch.arange(8.0))
 
 
-def test_gradients_are_asked_of_those_who_give_them():
-    x = numbers(4, 4).to("neuron").requires_grad_()
+@pytest.mark.parametrize("device", ["cpu", "neuron"])
+def test_gradients_are_asked_of_those_who_give_them(device):
+    x = numbers(4, 4).to(device).requires_grad_()
     result = multiply(x, x.detach())
     with pytest.raises(NoKernelGradientError, match="register_autograd"):
         result.sum().backward()
@@ -214,6 +216,17 @@ def test_faults_of_a_kernel_show_when_the_device_is_waited_for():
 def test_tensors_of_several_devices_are_refused():
     with pytest.raises(KernelTensorsError, match="one device"):
         multiply(numbers(4, 4).to("neuron"), numbers(4, 4))
+
+
+def test_sparse_tensors_are_refused():
+    with pytest.raises(UnknownFrameworkError, match="sparse_coo"):
+        multiply(torch.eye(4).to_sparse(), numbers(4, 4))
+
+
+def test_ranks_have_tensors_of_their_own():
+    x = torch.ones(4, 4)
+    nki.simulate(scale_in_place, ranks=2)(x, 2.0)
+    torch.testing.assert_close(x, torch.ones(4, 4))
 
 
 def test_both_physical_cores():

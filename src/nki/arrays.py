@@ -13,7 +13,7 @@ import numpy as np
 
 from .element_types import DType, of
 
-__all__ = ["dtype_of", "from_numpy", "is_array", "on_host", "to_numpy"]
+__all__ = ["copied", "dtype_of", "from_numpy", "is_array", "on_host", "to_numpy"]
 
 
 def _torch() -> Any:
@@ -36,11 +36,20 @@ def is_array(value: Any) -> bool:
 
 
 def on_host(value: Any) -> bool:
-    """Whether the bytes of the array are there for NumPy: not on a device, and not a stand-in of a tracer."""
+    """Whether the array is nothing but bytes that NumPy can have: not on a device, no stand-in of a tracer, not sparse,
+    and no tensor that wants a gradient, which only its framework can tell that there is none."""
     if not _is_torch(value):
         return True
-    parameter = _torch().nn.Parameter
-    return type(value) in (_torch().Tensor, parameter) and value.device.type == "cpu"
+    torch = _torch()
+    plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided
+    return plain and value.device.type == "cpu" and not (value.requires_grad and torch.is_grad_enabled())
+
+
+def copied(value: Any) -> Any:
+    """An array of its own memory; anything else as it is."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return value.clone() if _is_torch(value) else value
 
 
 def dtype_of(value: Any) -> DType:

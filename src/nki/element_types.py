@@ -98,10 +98,13 @@ def of(dtype: Any) -> DType:
     """
     if type(dtype) is DType:
         return dtype
-    found = _found.get(dtype)
-    if found is None:
+    try:
+        return _found[dtype]
+    except TypeError:  # nothing that can be a key is a type
+        raise UnknownDtypeError(dtype=dtype, known=", ".join(TYPES)) from None
+    except KeyError:
         found = _found[dtype] = _look_up(dtype)
-    return found
+        return found
 
 
 def _look_up(dtype: Any) -> DType:

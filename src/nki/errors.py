@@ -71,8 +71,8 @@ class UnknownFrameworkError(NkiError, TypeError):
     """A tensor that is neither the host's nor that of a device whose package is installed."""
 
     message = (
-        "{kernel} was given a {tensor}, and no installed package says how to run a kernel there. Move it to the CPU or "
-        "to the device 'neuron'."
+        "{kernel} was given a {tensor}, and no installed package says how to run a kernel on it. Pass strided "
+        "tensors of the CPU or of the device 'neuron'."
     )
 
 

@@ -168,11 +168,13 @@ def _framework_for(
     if not _frameworks:
         for point in entry_points(group=_ENTRY_POINTS):
             point.load()()
+    strangers = [t for t in tensors if not arrays.on_host(t)]
     for recognises, run, target in _frameworks:
-        if any(map(recognises, tensors)):
+        if all(map(recognises, strangers)):
             return run, target
-    foreign = next(t for t in tensors if not arrays.on_host(t))
-    raise UnknownFrameworkError(kernel=kernel, tensor=f"{type(foreign).__name__} on {foreign.device}")
+    unknown = [t for t in strangers if not any(recognises(t) for recognises, _, _ in _frameworks)]
+    foreign = (unknown or strangers)[0]
+    raise UnknownFrameworkError(kernel=kernel, tensor=f"{type(foreign).__name__} on {foreign.device}, {foreign.layout}")
 
 
 def described_by(structure: Structure) -> tuple[tuple[tuple[int, ...], DType], ...]:

@@ -143,7 +143,7 @@ def run_ranks(bound: BoundKernel, args: tuple[Any, ...], kwargs: dict[str, Any])
 def _of_rank(value: Any, rank: int, ranks: int) -> Any:
     if not isinstance(value, PerRank):
         # Each rank has memory of its own.
-        return value.copy() if isinstance(value, np.ndarray) else value
+        return arrays.copied(value)
     if len(value.values) != ranks:
         raise PerRankError(values=len(value.values), ranks=ranks)
     return value.values[rank]

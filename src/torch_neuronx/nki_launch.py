@@ -40,7 +40,9 @@ def target() -> str:
 
 
 def _recognises(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and (value.device.type == "neuron" or isinstance(value, FakeTensor))
+    # Tensors of the host come here when they want gradients: see _NoGradient.
+    here = isinstance(value, torch.Tensor) and value.layout == torch.strided
+    return here and (value.device.type in ("neuron", "cpu") or isinstance(value, FakeTensor))
 
 
 class _Launchable:
